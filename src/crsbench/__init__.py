@@ -1,0 +1,1 @@
+"""CRS-Bench: a reliability benchmark for frozen medical image encoders."""
