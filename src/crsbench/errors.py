@@ -1,5 +1,13 @@
 """The one exception for mistakes that a user can mend."""
 
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 class UserError(Exception):
     """A problem in the user's input, told in one sentence.
@@ -7,3 +15,25 @@ class UserError(Exception):
     The sentence names the file, key, encoder or image, the value found and what is allowed.
     The workflow prints it without a traceback; anything else that is raised is a defect of ours.
     """
+
+
+@contextmanager
+def told_in_one_sentence(log: str) -> Iterator[None]:
+    """Run a job: a UserError ends the process with its sentence on standard error and in `log`.
+
+    Any other exception is a defect of ours; it passes through and leaves its traceback in `log`.
+    """
+    try:
+        yield
+    except UserError as error:
+        _note(log, f"{error}\n")
+        sys.exit(f"\ncrsbench: {error}\n")
+    except Exception:
+        _note(log, traceback.format_exc())
+        raise
+    _note(log, "done\n")
+
+
+def _note(log: str, text: str) -> None:
+    Path(log).parent.mkdir(parents=True, exist_ok=True)
+    Path(log).write_text(text, encoding="utf-8")

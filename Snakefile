@@ -1,0 +1,24 @@
+# CRS-Bench: frozen image encoder × data set × seed × condition × label fraction -> CRS.
+import os
+
+from snakemake.utils import min_version
+
+min_version("9.13")
+
+if not workflow.overwrite_configfiles:  # a config file of the user's own replaces ours whole
+
+    configfile: os.path.join(workflow.basedir, "config/config.yaml")
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/features.smk"
+include: "workflow/rules/runs.smk"
+include: "workflow/rules/tables.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        LAYOUT.report,
+        expand(LAYOUT.table, table=["runs", "rows", "axes", "crs"]),

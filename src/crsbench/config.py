@@ -1,0 +1,274 @@
+"""The validated, frozen configuration: one config file and the two registries that it names.
+
+Everything the workflow may be told stands in three YAML files, each closed by a JSON Schema in
+`workflow/schemas/`: an unknown key is an error that names the nearest known one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from jsonschema import Draft202012Validator, ValidationError
+
+from crsbench.errors import UserError
+
+Task = Literal["multiclass", "multilabel"]
+
+CLEAN = "clean"
+
+
+@dataclass(frozen=True)
+class EncoderEntry:
+    """One encoder of the registry; `spec` is its entry as written, the truth for its results."""
+
+    name: str
+    title: str
+    group: Literal["general", "medical", "specialist", "floor"]
+    spec: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def untrained(self) -> bool:
+        return self.spec.get("weights") == "untrained"
+
+    @property
+    def is_floor(self) -> bool:
+        """Whether the encoder is a floor: shown apart, never part of a reference panel."""
+        return self.group == "floor"
+
+    @property
+    def without_datasets(self) -> tuple[str, ...]:
+        return tuple(self.spec.get("without_datasets", ()))
+
+
+@dataclass(frozen=True)
+class DatasetEntry:
+    """One data set of the registry; `spec` is its entry as written."""
+
+    name: str
+    title: str
+    task: Task
+    classes: tuple[str, ...]
+    shift: tuple[str, ...]
+    spec: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def synthetic(self) -> bool:
+        return self.spec.get("reader") == "phantom"
+
+
+@dataclass(frozen=True)
+class Config:
+    """A run of the benchmark.
+
+    `encoders` and `datasets` are the panel in the order of the config; `targets` are the foreign
+    data sets that a panel data set names under `shift`. `settings` is the config as written.
+    """
+
+    home: Path
+    results: Path
+    encoders: Mapping[str, EncoderEntry]
+    datasets: Mapping[str, DatasetEntry]
+    targets: Mapping[str, DatasetEntry]
+    seeds: tuple[int, ...]
+    fractions: tuple[int, ...]
+    perturbations: Mapping[str, tuple[float, ...]]
+    settings: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def data_root(self) -> Path:
+        return Path(self.settings["data_root"])
+
+    @property
+    def weights_root(self) -> Path:
+        return Path(self.settings["weights_root"])
+
+    @property
+    def scoring_file(self) -> Path:
+        return self.home / self.settings["scoring"]
+
+    def dataset(self, name: str) -> DatasetEntry:
+        """The panel data set or shift target called `name`."""
+        return self.datasets[name] if name in self.datasets else self.targets[name]
+
+
+def load_config(settings: Mapping[str, Any], home: Path) -> Config:
+    """Validate a run's settings and the registries that they name.
+
+    settings: the mapping of `config/config.yaml`'s form; home: the workflow's own folder, which
+    holds `workflow/schemas/` and to which the registry and scoring paths are relative (`results`,
+    `data_root` and `weights_root` are relative to the working directory).
+
+    Raises UserError on an unknown key, a value out of its range, an unknown name, a missing file.
+    """
+    home = Path(home)
+    _validate(settings, home, "config", "the config")
+    encoder_file = home / settings["encoder_registry"]
+    dataset_file = home / settings["dataset_registry"]
+    encoder_specs = _read_registry(encoder_file, home, "encoders")
+    dataset_specs = _read_registry(dataset_file, home, "datasets")
+
+    encoders = {
+        name: EncoderEntry(name, spec["title"], spec["group"], spec)
+        for name, spec in _select(settings["encoders"], encoder_specs, "encoder", encoder_file)
+    }
+    datasets = {
+        name: _dataset_entry(name, spec, dataset_file)
+        for name, spec in _select(settings["datasets"], dataset_specs, "data set", dataset_file)
+    }
+    target_names = sorted({target for entry in datasets.values() for target in entry.shift})
+    targets = {
+        name: _dataset_entry(name, spec, dataset_file)
+        for name, spec in _select(target_names, dataset_specs, "shift target", dataset_file)
+    }
+    config = Config(
+        home=home,
+        results=Path(settings["results"]),
+        encoders=encoders,
+        datasets=datasets,
+        targets=targets,
+        seeds=tuple(settings["seeds"]),
+        fractions=tuple(sorted(settings["fractions"])),
+        perturbations={k: tuple(v) for k, v in settings["perturbations"].items()},
+        settings=settings,
+    )
+    _check_relations(config, encoder_file, dataset_specs)
+    return config
+
+
+def _dataset_entry(name: str, spec: Mapping[str, Any], file: Path) -> DatasetEntry:
+    entry = DatasetEntry(
+        name,
+        spec["title"],
+        spec["task"],
+        tuple(spec["classes"]),
+        tuple(spec.get("shift", ())),
+        spec,
+    )
+    if entry.task == "multiclass" and len(entry.classes) < 2:
+        raise UserError(f"{file}: data set '{name}' is multiclass and needs two classes or more.")
+    if spec.get("reader") == "table":
+        _check_label_columns(entry, file)
+    return entry
+
+
+def _check_label_columns(entry: DatasetEntry, file: Path) -> None:
+    columns, separator = entry.spec["columns"], entry.spec.get("separator")
+    where = f"{file}: data set '{entry.name}'"
+    if ("label" in columns) == ("labels" in columns):
+        raise UserError(
+            f"{where}: columns must have either `label` (one column) or `labels` (class: column)."
+        )
+    if entry.task == "multiclass" and ("labels" in columns or separator is not None):
+        raise UserError(f"{where} is multiclass: it takes `label` and no `labels` or `separator`.")
+    if entry.task == "multilabel" and ("label" in columns) != (separator is not None):
+        raise UserError(
+            f"{where} is multilabel: `label` goes with a `separator`, `labels` goes without one."
+        )
+    if "labels" in columns and set(columns["labels"]) != set(entry.classes):
+        odd = sorted(set(columns["labels"]) ^ set(entry.classes))
+        raise UserError(f"{where}: `labels` must name each of its classes once; check {odd}.")
+
+
+def _check_relations(config: Config, encoder_file: Path, dataset_specs: Mapping[str, Any]) -> None:
+    """What a schema cannot say: names that must exist elsewhere or must not collide."""
+    for encoder in config.encoders.values():
+        for name in encoder.without_datasets:
+            if name not in dataset_specs:
+                raise UserError(
+                    f"{encoder_file}: encoder '{encoder.name}' excludes the unknown data set "
+                    f"'{name}'{nearest(name, dataset_specs)}."
+                )
+    conditions = {CLEAN} | {
+        f"{kind}-{level + 1}"
+        for kind, levels in config.perturbations.items()
+        for level in range(len(levels))
+    }
+    for name, target in config.targets.items():
+        if name in conditions:
+            raise UserError(f"The shift target '{name}' has the name of a condition; rename it.")
+        for source in config.datasets.values():
+            if name in source.shift and (target.task, target.classes) != (
+                source.task,
+                source.classes,
+            ):
+                raise UserError(
+                    f"The shift target '{name}' must have the task and classes of "
+                    f"'{source.name}' ({source.task}: {', '.join(source.classes)})."
+                )
+
+
+def _select(
+    names: Sequence[str], registry: Mapping[str, Any], what: str, file: Path
+) -> list[tuple[str, Mapping[str, Any]]]:
+    for name in names:
+        if name not in registry:
+            raise UserError(
+                f"Unknown {what} '{name}'{nearest(name, registry)}; "
+                f"{file} has: {', '.join(sorted(registry))}."
+            )
+    return [(name, registry[name]) for name in names]
+
+
+def _read_registry(file: Path, home: Path, schema: str) -> Mapping[str, Any]:
+    try:
+        entries = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}.") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from error
+    _validate({} if entries is None else entries, home, schema, str(file))
+    return entries
+
+
+@cache
+def _validator(file: Path) -> Draft202012Validator:
+    return Draft202012Validator(yaml.safe_load(file.read_text(encoding="utf-8")))
+
+
+def _validate(instance: Any, home: Path, schema: str, source: str) -> None:
+    validator = _validator(home / "workflow" / "schemas" / f"{schema}.schema.yaml")
+    errors = sorted(validator.iter_errors(instance), key=lambda e: (len(e.path), str(e.path)))
+    if errors:
+        raise UserError(f"{source}: {_explain(errors[0])}")
+
+
+def _explain(error: ValidationError) -> str:
+    """One sentence for one schema violation: where, the value found, what is allowed."""
+    place = ".".join(str(part) for part in error.path) or "the top level"
+    if error.validator == "additionalProperties":
+        known = error.schema["properties"]
+        unknown = sorted(set(error.instance) - set(known), key=str)
+        return "; ".join(
+            f"unknown key '{key}' in {place}{nearest(str(key), known)}" for key in unknown
+        ) + (f" (allowed: {', '.join(sorted(known))}).")
+    if error.validator == "required":
+        missing = sorted(set(error.validator_value) - set(error.instance))
+        return f"{place} lacks the key {', '.join(repr(key) for key in missing)}."
+    if error.validator == "dependentRequired":
+        needed = [key for keys in error.validator_value.values() for key in keys]
+        missing = [key for key in needed if key not in error.instance]
+        return f"{place} names a library and lacks the key {', '.join(map(repr, missing))}."
+    if error.validator == "not":  # keys that the entry's library or reader has no use for
+        useless = [key for option in error.validator_value["anyOf"] for key in option["required"]]
+        found = [key for key in useless if key in error.instance]
+        return f"the key '{found[0]}' of {place} has no meaning for its library or reader."
+    if error.validator == "oneOf":
+        allowed = "hub, untrained, {file: …} or {package: …, file: …}"
+        return f"{place} is {json.dumps(error.instance)}; allowed is {allowed}."
+    if error.validator == "enum":
+        hint = nearest(str(error.instance), error.validator_value)
+        allowed = ", ".join(map(str, error.validator_value))
+        return f"{place} is {json.dumps(error.instance)}{hint}; allowed: {allowed}."
+    return f"{place} is {json.dumps(error.instance, default=str)}: {error.message}."
+
+
+def nearest(name: str, known: Mapping[str, Any] | Sequence[Any]) -> str:
+    close = difflib.get_close_matches(name, [str(k) for k in known], n=1, cutoff=0.5)
+    return f" (did you mean '{close[0]}'?)" if close else ""

@@ -1,0 +1,1 @@
+"""Data sets: readers, manifest, splits and the synthetic phantoms."""

@@ -1,0 +1,1 @@
+"""Features: the store (one Arrow file a condition) and the extraction loop that fills it."""

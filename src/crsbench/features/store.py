@@ -1,0 +1,110 @@
+"""The feature store: one memory-mapped Arrow IPC file per encoder × data set × condition."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from crsbench.errors import UserError
+from crsbench.files import whole_or_absent
+
+ROWS_PER_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Features:
+    """image_ids: (n,) str, ascending; matrix: (n, width) float32, read-only."""
+
+    image_ids: np.ndarray
+    matrix: np.ndarray
+    metadata: Mapping[str, Any]
+
+    def rows(self, image_ids: np.ndarray, source: Path | str) -> np.ndarray:
+        """The matrix of the given images, in their order; UserError names one that is absent."""
+        if np.array_equal(image_ids, self.image_ids):
+            return self.matrix
+        at = np.searchsorted(self.image_ids, image_ids).clip(max=len(self.image_ids) - 1)
+        absent = self.image_ids[at] != image_ids
+        if absent.any():
+            raise UserError(
+                f"{source} lacks the image '{image_ids[absent][0]}' ({int(absent.sum())} of "
+                f"{len(image_ids)} are absent); delete it and rerun."
+            )
+        return self.matrix[at]
+
+
+class FeatureWriter:
+    """Writes a feature file row by row, in batches; the file appears when the writer closes."""
+
+    def __init__(self, path: Path | str, metadata: Mapping[str, Any]) -> None:
+        self._path = path
+        self._metadata = json.dumps(metadata, allow_nan=False, sort_keys=True)
+        self._ids: list[str] = []
+        self._rows: list[np.ndarray] = []
+        self._sink: pa.RecordBatchFileWriter | None = None
+
+    def __enter__(self) -> Self:
+        self._stack = ExitStack()
+        self._part = self._stack.enter_context(whole_or_absent(self._path))
+        return self
+
+    def append(self, image_id: str, row: np.ndarray) -> None:
+        self._ids.append(image_id)
+        self._rows.append(row)
+        if len(self._rows) == ROWS_PER_BATCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        values = np.stack(self._rows).astype(np.float32, copy=False)
+        schema = pa.schema(
+            [("image_id", pa.string()), ("features", pa.list_(pa.float32(), values.shape[1]))],
+            metadata={b"crsbench": self._metadata.encode()},
+        )
+        if self._sink is None:
+            self._sink = self._stack.enter_context(pa.ipc.new_file(str(self._part), schema))
+        columns = [
+            pa.array(self._ids, pa.string()),
+            pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1]),
+        ]
+        self._sink.write_batch(pa.record_batch(columns, schema=schema))
+        self._ids, self._rows = [], []
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._stack:
+            if error is not None:
+                raise error  # through the stack, so that no file is left
+            if self._rows:
+                self._flush()
+
+
+def read_features(path: Path | str) -> Features:
+    """Map a feature file; raises UserError naming the file when it is not whole or not sorted."""
+    try:
+        with pa.memory_map(str(path)) as source:
+            table = pa.ipc.open_file(source).read_all()
+        metadata = json.loads(table.schema.metadata[b"crsbench"])
+        column = table.column("features")
+        width = column.type.list_size
+        chunks = [chunk.flatten().to_numpy() for chunk in column.chunks]
+    except (OSError, pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{path} is no whole feature file ({error}); delete it and rerun."
+        ) from error
+    values = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+    ids = table.column("image_id").to_numpy().astype(str)
+    if not (ids[:-1] < ids[1:]).all():
+        raise UserError(f"{path} is not sorted by image id; delete it and rerun.")
+    return Features(ids, values.reshape(len(ids), width), metadata)

@@ -1,0 +1,153 @@
+"""The grid of runs: cells, conditions, counts, and the name of every file.
+
+A run is encoder × data set × seed × condition × label fraction (protocol, section 3). This is the
+only module that knows how many there are and where their files lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from crsbench.config import CLEAN, Config
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """An encoder on a data set."""
+
+    encoder: str
+    dataset: str
+
+
+@dataclass(frozen=True, order=True)
+class Run:
+    """One metric row of one seed; `percent` is the label fraction in percent."""
+
+    encoder: str
+    dataset: str
+    seed: int
+    condition: str
+    percent: int
+
+    @classmethod
+    def named(cls, encoder: str, dataset: str, seed: str, condition: str, percent: str) -> Run:
+        """The run of a file name's parts."""
+        return cls(encoder, dataset, int(seed), condition, int(percent))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All cells, conditions and runs of a configuration, in the configuration's own order."""
+
+    config: Config
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The encoder × data set pairs, without those that an encoder's entry excludes."""
+        return [
+            Cell(encoder.name, dataset)
+            for encoder in self.config.encoders.values()
+            for dataset in self.config.datasets
+            if dataset not in encoder.without_datasets
+        ]
+
+    @property
+    def degraded(self) -> list[str]:
+        """The perturbed conditions, `{kind}-{severity}` with severities from 1 (mild) up."""
+        return [
+            f"{kind}-{severity}"
+            for kind, levels in self.config.perturbations.items()
+            for severity in range(1, len(levels) + 1)
+        ]
+
+    def conditions(self, dataset: str) -> list[str]:
+        """The data set's conditions: clean, the degraded ones, its shift targets."""
+        return [CLEAN, *self.degraded, *self.config.datasets[dataset].shift]
+
+    def runs(self) -> Iterator[Run]:
+        for cell in self.cells:
+            for seed in self.config.seeds:
+                for condition in self.conditions(cell.dataset):
+                    for percent in self.config.fractions:
+                        yield Run(cell.encoder, cell.dataset, seed, condition, percent)
+
+    def count_rows(self) -> int:
+        """Metric rows after aggregation over seeds."""
+        fractions = len(self.config.fractions)
+        return sum(len(self.conditions(cell.dataset)) * fractions for cell in self.cells)
+
+    def count_runs(self) -> int:
+        return self.count_rows() * len(self.config.seeds)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The name of every file below `{results}`.
+
+    Each attribute is a pattern in braces: the workflow uses it as it stands for its wildcards,
+    `at` fills it in for one file.
+    """
+
+    results: Path
+
+    @property
+    def phantoms(self) -> str:
+        return f"{self.results}/data/{{dataset}}/phantoms/table.csv"
+
+    @property
+    def manifest(self) -> str:
+        return f"{self.results}/data/{{dataset}}/manifest.parquet"
+
+    @property
+    def test(self) -> str:
+        return f"{self.results}/data/{{dataset}}/test.parquet"
+
+    @property
+    def split(self) -> str:
+        return f"{self.results}/data/{{dataset}}/splits/seed{{seed}}.parquet"
+
+    @property
+    def features(self) -> str:
+        return f"{self.results}/features/{{encoder}}/{{dataset}}/{{condition}}.arrow"
+
+    @property
+    def probe(self) -> str:
+        return f"{self.results}/probes/{{encoder}}/{{dataset}}/seed{{seed}}/frac{{percent}}.npz"
+
+    @property
+    def run(self) -> str:
+        return (
+            f"{self.results}/runs/{{encoder}}/{{dataset}}/seed{{seed}}/{{condition}}"
+            "/frac{percent}.json"
+        )
+
+    @property
+    def table(self) -> str:
+        return f"{self.results}/tables/{{table}}.parquet"
+
+    @property
+    def report(self) -> str:
+        return f"{self.results}/report/index.html"
+
+    def log(self, rule: str, job: str = "") -> str:
+        """A job's log; `job` is a pattern with the rule's wildcards."""
+        return f"{self.results}/logs/{rule}{job and '/'}{job}.log"
+
+    @staticmethod
+    def at(pattern: str, **names: object) -> str:
+        """Fill in a pattern; a label fraction is written with three digits."""
+        if "percent" in names:
+            names["percent"] = f"{int(str(names['percent'])):03d}"
+        return pattern.format(**names)
+
+    def run_file(self, run: Run) -> str:
+        return self.at(
+            self.run,
+            encoder=run.encoder,
+            dataset=run.dataset,
+            seed=run.seed,
+            condition=run.condition,
+            percent=run.percent,
+        )

@@ -1,0 +1,182 @@
+"""The configuration is closed: what it does not know, it refuses in one sentence."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from crsbench.config import load_config
+from crsbench.errors import UserError
+
+Settings = Callable[[str], dict[str, Any]]
+
+
+@pytest.mark.parametrize("name", ["config", "demo", "samples"])
+def test_the_shipped_configs_are_valid(name: str, settings: Settings, home: Path) -> None:
+    config = load_config(settings(name), home)
+    assert config.encoders
+    assert config.datasets
+    assert config.scoring_file.is_file()
+
+
+def test_every_shipped_config_probes_and_perturbs_by_the_same_protocol(settings: Settings) -> None:
+    published = settings("config")
+    for name in ("demo", "samples"):
+        other = settings(name)
+        for key in ("fractions", "splits", "perturbations", "probe", "scoring"):
+            assert other[key] == published[key], (name, key)
+
+
+def test_the_panel_keeps_the_order_of_the_config(settings: Settings, home: Path) -> None:
+    changed = settings("demo")
+    changed["encoders"] = changed["encoders"][::-1]
+    assert list(load_config(changed, home).encoders) == changed["encoders"]
+
+
+def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(content: dict[str, Any]) -> None:
+        *parents, last = path.split(".")
+        for key in parents:
+            content = content[key]
+        content[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (_set("encoder", []), r"unknown key 'encoder' .*did you mean 'encoders'"),
+        (_set("probe.c_grids", [1]), r"unknown key 'c_grids' in probe .*did you mean 'c_grid'"),
+        (_set("perturbations.blur", [1]), r"unknown key 'blur'.*gaussian_blur"),
+        (
+            _set("encoders", ["lite0_128"]),
+            r"Unknown encoder 'lite0_128'.*did you mean 'lite0_128px'",
+        ),
+        (_set("datasets", ["phantom_skins"]), r"Unknown data set 'phantom_skins'.*'phantom_skin'"),
+        (_set("fractions", [1, 5]), r"fractions is \[1, 5\]"),
+        (_set("fractions", [0, 100]), r"fractions.0 is 0"),
+        (_set("seeds", [0, 0]), r"seeds is \[0, 0\]"),
+        (_set("seeds", []), r"seeds is \[\]"),
+        (_set("splits.test", 1.0), r"splits.test is 1.0"),
+        (_set("extraction.device", "gpu"), r"extraction.device is \"gpu\".*allowed: cpu, cuda"),
+        (_set("perturbations.jpeg", [0]), r"perturbations.jpeg.0 is 0"),
+        (_set("results", "re{sults}"), r"results is"),
+        (lambda c: c.pop("probe"), r"lacks the key 'probe'"),
+        (_set("encoder_registry", "config/none.yaml"), r"none.yaml cannot be read"),
+    ],
+)
+def test_a_wrong_config_is_told(
+    change: Callable[[dict[str, Any]], None], told: str, settings: Settings, home: Path
+) -> None:
+    content = settings("demo")
+    change(content)
+    with pytest.raises(UserError, match=told) as error:
+        load_config(content, home)
+    assert "\n" not in str(error.value)
+
+
+ENCODER = {"title": "X", "group": "general", "licence": "MIT"}
+PREPROCESSING = {
+    "resize": "squash",
+    "size": 32,
+    "interpolation": "bicubic",
+    "mean": [0, 0, 0],
+    "std": [1, 1, 1],
+}
+PHANTOM = {"kind": "skin", "site": "home", "count": 9, "size": 32}
+DATASET = {
+    "title": "X",
+    "licence": "MIT",
+    "task": "multilabel",
+    "classes": ["a", "b"],
+    "reader": "table",
+    "root": "x",
+    "table": "t.csv",
+    "columns": {"id": "id", "path": "path", "label": "l"},
+    "separator": "|",
+}
+
+
+@pytest.mark.parametrize(
+    ("registry", "entry", "told"),
+    [
+        ("encoder", {**ENCODER, "licnce": "MIT"}, r"unknown key 'licnce' in x.*'licence'"),
+        (
+            "encoder",
+            {**ENCODER, "library": "tim", "model": "resnet18", "preprocessing": PREPROCESSING},
+            r"x.library is \"tim\".*did you mean 'timm'",
+        ),
+        ("encoder", {**ENCODER, "weights": "hub"}, r"'weights' of x has no meaning"),
+        (
+            "encoder",
+            {**ENCODER, "library": "timm", "model": "resnet18"},
+            r"x names a library and lacks the key 'preprocessing'",
+        ),
+        (
+            "encoder",
+            {
+                **ENCODER,
+                "library": "timm",
+                "model": "resnet18",
+                "preprocessing": PREPROCESSING,
+                "weights": "hubb",
+            },
+            r"x.weights is \"hubb\"; allowed is hub, untrained",
+        ),
+        ("encoder", {**ENCODER, "without_datasets": ["aptos"]}, r"unknown data set 'aptos'"),
+        ("dataset", {**DATASET, "clases": []}, r"unknown key 'clases' in x.*'classes'"),
+        ("dataset", {**DATASET, "reader": "phantom"}, r"'phantom'"),
+        (
+            "dataset",
+            {**DATASET, "reader": "phantom", "phantom": PHANTOM},
+            r"'root' of x has no meaning",
+        ),
+        ("dataset", {**DATASET, "separator": None}, r"x.separator is null"),
+        (
+            "dataset",
+            {**DATASET, "task": "multiclass"},
+            r"'x' is multiclass: it takes `label` and no",
+        ),
+        (
+            "dataset",
+            {
+                **{key: value for key, value in DATASET.items() if key != "separator"},
+                "columns": {"id": "id", "path": "p", "labels": {"a": "A"}},
+            },
+            r"`labels` must name each of its classes once; check \['b'\]",
+        ),
+        (
+            "dataset",
+            {**DATASET, "columns": {"id": "id", "path": "p"}},
+            r"either `label`.*or `labels`",
+        ),
+        ("dataset", {**DATASET, "shift": ["nowhere"]}, r"Unknown shift target 'nowhere'"),
+        ("dataset", {**DATASET, "shift": ["jpeg-1"]}, r"Unknown shift target 'jpeg-1'"),
+    ],
+)
+def test_a_wrong_registry_entry_is_told(
+    registry: str, entry: dict[str, Any], told: str, settings: Settings, home: Path, tmp_path: Path
+) -> None:
+    content = settings("demo")
+    file = tmp_path / "registry.yaml"
+    others = yaml.safe_load((home / content[f"{registry}_registry"]).read_text("utf-8"))
+    file.write_text(yaml.safe_dump({**others, "x": copy.deepcopy(entry)}), "utf-8")
+    content |= {f"{registry}_registry": str(file), f"{registry}s": ["x"]}
+    with pytest.raises(UserError, match=told):
+        load_config(content, home)
+
+
+def test_a_shift_target_must_have_its_sources_classes(
+    settings: Settings, home: Path, tmp_path: Path
+) -> None:
+    content = settings("demo")
+    other = {**DATASET, "classes": ["a", "c"]}
+    file = tmp_path / "registry.yaml"
+    file.write_text(yaml.safe_dump({"x": {**DATASET, "shift": ["y"]}, "y": other}), "utf-8")
+    content |= {"dataset_registry": str(file), "datasets": ["x"]}
+    with pytest.raises(UserError, match="'y' must have the task and classes of 'x'"):
+        load_config(content, home)

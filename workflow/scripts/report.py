@@ -1,0 +1,9 @@
+from crsbench.errors import told_in_one_sentence
+from crsbench.files import read_table
+from crsbench.report import write_report
+from crsbench.report.page import Tables
+
+with told_in_one_sentence(snakemake.log[0]):
+    files = snakemake.input
+    tables = Tables(*(read_table(file)[0] for file in (files.runs, files.axes, files.crs)))
+    write_report(snakemake.output[0], tables, snakemake.params.encoders, snakemake.params.datasets)
