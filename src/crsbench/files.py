@@ -37,8 +37,8 @@ def whole_or_absent(path: Path | str) -> Iterator[Path]:
 
 
 def write_json(path: Path | str, content: Mapping[str, Any]) -> None:
-    """Write strict JSON (no NaN literals) with sorted keys."""
-    text = json.dumps(content, allow_nan=False, sort_keys=True, ensure_ascii=False, indent=1)
+    """Write strict JSON (no NaN literals) with sorted keys, in one line."""
+    text = json.dumps(content, allow_nan=False, sort_keys=True, ensure_ascii=False)
     with whole_or_absent(path) as part:
         part.write_text(text + "\n", encoding="utf-8")
 

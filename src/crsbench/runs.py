@@ -22,6 +22,9 @@ from crsbench.probes import FittedProbe, ProbeSettings
 CACHED_FILES = 16
 """How many feature files, manifests and splits a process keeps mapped or in memory."""
 
+CACHED_PROBES = 256
+"""How many probes a process keeps; the published panel's largest take 130 kB each."""
+
 RUN_COLUMNS = (
     *("encoder", "dataset", "seed", "condition", "percent", "n_test"),
     *("macro_auroc", "ece", "classwise_ece", "adaptive_ece", "brier", "log_loss"),
@@ -87,7 +90,7 @@ def on_raw_features(probe: FittedProbe, mean: np.ndarray, scale: np.ndarray) -> 
 def evaluate_run(run: Run, files: RunFiles, output: Path | str) -> None:
     """Apply a probe to the test features of the run's condition and write the metrics."""
     manifest, split = _split(files.manifest, files.split)
-    probe = FittedProbe.load(files.probe)
+    probe = _probe(files.probe)
     features = _features(files.features)
     if files.target:
         tested = _manifest(files.target)
@@ -141,6 +144,11 @@ def _split(manifest: str, split: str) -> tuple[Manifest, Split]:
 @lru_cache(CACHED_FILES)
 def _features(path: str) -> Features:
     return read_features(path)
+
+
+@lru_cache(CACHED_PROBES)
+def _probe(path: str) -> FittedProbe:
+    return FittedProbe.load(path)
 
 
 def collect_runs(files: Sequence[Path | str]) -> pd.DataFrame:

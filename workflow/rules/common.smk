@@ -17,6 +17,9 @@ from crsbench.config import load_config
 from crsbench.errors import UserError
 from crsbench.grid import Grid, Layout
 from crsbench.sources import encoder_files, image_table
+from crsbench.threads import use_one_thread
+
+use_one_thread()  # this process works off the runs
 
 try:
     CONFIG = load_config(config, HOME)

@@ -107,4 +107,6 @@ def read_features(path: Path | str) -> Features:
     ids = table.column("image_id").to_numpy().astype(str)
     if not (ids[:-1] < ids[1:]).all():
         raise UserError(f"{path} is not sorted by image id; delete it and rerun.")
-    return Features(ids, values.reshape(len(ids), width), metadata)
+    matrix = values.reshape(len(ids), width)
+    matrix.setflags(write=False)
+    return Features(ids, matrix, metadata)
