@@ -1,0 +1,9 @@
+"""Probes: small classifiers on frozen features.
+
+Importing this package loads neither torch nor scikit-learn, so that a run job can apply a fitted
+probe at once; fitting lives in the modules `selection`, `mlp` and `knn`.
+"""
+
+from crsbench.probes.fitted import FittedProbe, ProbeSettings
+
+__all__ = ["FittedProbe", "ProbeSettings"]

@@ -1,0 +1,653 @@
+"""L2 logistic regression for a whole grid of C, every fold and every label in one optimisation.
+
+The objective of each problem (one weighting of the rows, one C and, for multi-label, one label)
+is that of `sklearn.linear_model.LogisticRegression`:
+
+    f(W, b) = sum_i s_i loss(y_i, W x_i + b) + ||W||^2 / (2 C),    the intercept b not penalised.
+
+All problems share the feature matrix, so each pass reads it once, a block of rows at a time, and
+multiplies it by the columns of every problem that has not converged.
+
+Method: L-BFGS (Nocedal and Wright, Numerical Optimization, 2nd ed., algorithm 7.4) in the
+eigenbasis of the centred features. There the Hessian is close to e_j B + 1/C in direction j, where
+e_j is the mean square of the features along it and B = sum_i s_i (diag(p_i) - p_i p_i^T) couples
+the classes; its inverse at the present point is the initial metric of each step. Every problem
+keeps its own step length: a pass evaluates one trial point per problem, whatever stage its line
+search is in.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from crsbench.errors import UserError
+
+_HISTORY = 12
+_SUFFICIENT_DECREASE = 1e-4
+_SMALLEST_STEP = 1e-8
+_BLOCK_LOGITS = 1 << 20  # logits held at once, so that a block stays in the processor's cache
+_SMALL_PROBLEM = 1 << 22  # numbers in the rotated matrix; up to here it is held, in float64
+_ABSENT = -1e30  # logit of a class without members: its probability is exactly 0, never NaN
+_RELATIVE_ROUNDING = {torch.float32: 2e-7, torch.float64: 1e-13}  # of an objective
+
+
+class LogisticPath:
+    """L2 logistic regressions along a grid of C, for several weightings of the rows at once.
+
+    Parameters
+    ----------
+    c_grid : inverse regularisation strengths, positive, as in scikit-learn.
+    task : "multiclass" (multinomial; with two classes one binary logit, as in scikit-learn) or
+        "multilabel" (an independent binary problem per label).
+    tolerance : a problem has converged when the expected decrease of its objective, half of
+        gradient^T H gradient with H the L-BFGS metric, is at most this share of the objective.
+    max_iterations : most passes over the features.
+    time_cap_seconds : wall time after which the optimisation stops where it stands.
+    precision : "float32" or "float64", of the passes over the feature matrix. Small problems
+        (n * min(n, d) up to four million) always use float64; sums over blocks always do.
+    device : "cpu" or a CUDA device.
+
+    Fitted state, with W weightings, S values of C, K classes or labels, d features and
+    P = 1 (multiclass) or K (multilabel) problems per weighting and C:
+
+    coef_ (W, S, K, d), intercept_ (W, S, K).
+    present_ (W, K): whether the class has members, or the label both values. Coefficients of
+        others are zero, and a problem with nothing to tell apart is not fitted.
+    objective_, gradient_norm_, n_iter_, converged_ (W, S, P): the objective, the Euclidean norm of
+        its gradient (for centred features), passes made, and whether the tolerance was met.
+        NaN, 0, 0 and True for a problem that is not fitted.
+    capped_ : whether the time cap ended the optimisation.
+
+    The answer is bit-identical for equal input, thread count and machine. Another order of the
+    rows or number of threads moves an objective by about `tolerance` times itself.
+    """
+
+    def __init__(
+        self,
+        c_grid: Sequence[float],
+        task: str,
+        tolerance: float = 5e-8,
+        max_iterations: int = 500,
+        time_cap_seconds: float = float("inf"),
+        precision: str = "float32",
+        device: str = "cpu",
+    ) -> None:
+        self.c_grid = c_grid
+        self.task = task
+        self.tolerance = tolerance
+        self.max_iterations = max_iterations
+        self.time_cap_seconds = time_cap_seconds
+        self.precision = precision
+        self.device = device
+
+    def fit(
+        self, features: np.ndarray, truth: np.ndarray, weights: np.ndarray | None = None
+    ) -> LogisticPath:
+        """Fit every problem.
+
+        features : (n, d) floats. truth : (n, K) of 0 and 1, one-hot for "multiclass".
+        weights : (n,), (n, W) or, for "multilabel" only, (n, W, K); non-negative; default ones.
+
+        Raises UserError for features that are not finite and ValueError for arguments that do not
+        fit together.
+        """
+        deadline = time.monotonic() + self.time_cap_seconds
+        grid = _checked_parameters(self)
+        features, truth, weights = _checked_arrays(features, truth, weights, self.task)
+        space = _Space.rotated_to(features, self.precision, self.device)
+        data = _Data(space, truth, weights, self.task)
+        self.present_ = data.present
+        problems = data.problems(grid, self.present_)
+        descent = _Descent(data, problems)
+        descent.run(self.tolerance, self.max_iterations, deadline)
+        self._store(space, problems, descent)
+        return self
+
+    def log_loss(self, features: np.ndarray, truth: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Weighted sum of the rows' log-losses (W, S, P) under each fitted problem.
+
+        Arguments as in `fit`, with the same W. A problem that is not fitted counts 0. Rows of a
+        class that a weighting did not fit must have weight 0 there.
+        """
+        features, truth, weights = _checked_arrays(features, truth, weights, self.task)
+        data = _Data(
+            _Space.as_given(features, self.precision, self.device), truth, weights, self.task
+        )
+        problems = data.problems(np.asarray(self.c_grid, dtype=np.float64), self.present_)
+        weighting, strength, label = (part.cpu().numpy() for part in problems.index)
+        theta = np.concatenate([self.coef_, self.intercept_[..., None]], axis=-1)
+        if self.task == "multiclass":
+            theta = theta[weighting, strength]
+        else:
+            theta = theta[weighting, strength, label][:, None]
+        losses = np.zeros(self.objective_.shape)
+        if len(weighting):
+            theta = torch.from_numpy(theta).to(self.device)
+            losses[weighting, strength, label] = data.log_loss(problems, theta).cpu().numpy()
+        return losses
+
+    def _store(self, space: _Space, problems: _Problems, descent: _Descent) -> None:
+        n_weightings, n_classes = self.present_.shape
+        grid_shape = (n_weightings, len(self.c_grid))
+        weighting, strength, label = (part.cpu().numpy() for part in problems.index)
+        coef, intercept = space.original_coefficients(descent.final_theta)
+        self.coef_ = np.zeros((*grid_shape, n_classes, coef.shape[-1]))
+        self.intercept_ = np.zeros((*grid_shape, n_classes))
+        if self.task == "multiclass":
+            present = self.present_[weighting]
+            self.coef_[weighting, strength] = np.where(present[..., None], coef, 0.0)
+            self.intercept_[weighting, strength] = np.where(present, intercept, 0.0)
+        else:
+            self.coef_[weighting, strength, label] = coef[:, 0]
+            self.intercept_[weighting, strength, label] = intercept[:, 0]
+        shape = (*grid_shape, 1 if self.task == "multiclass" else n_classes)
+        for name, unfitted in [
+            ("objective", np.nan),
+            ("gradient_norm", 0.0),
+            ("n_iter", 0),
+            ("converged", True),
+        ]:
+            values = np.full(shape, unfitted)
+            values[weighting, strength, label] = getattr(descent, f"final_{name}").cpu().numpy()
+            setattr(self, f"{name}_", values)
+        self.capped_ = descent.capped
+
+
+@dataclass(frozen=True)
+class _Space:
+    """The feature matrix and the coordinates in which the problems are solved.
+
+    rows : (n, d); or (n, r), already centred and rotated, when `rotation_applied`.
+    rotation : (d, r) with orthonormal columns that span the centred rows. mean : (d,).
+    spectrum : (r,) mean square of the centred rows along each column of `rotation`.
+    """
+
+    rows: torch.Tensor
+    rotation_applied: bool
+    rotation: torch.Tensor
+    mean: torch.Tensor
+    spectrum: torch.Tensor
+
+    @classmethod
+    def rotated_to(cls, features: np.ndarray, precision: str, device: str) -> _Space:
+        """The eigenbasis of the centred features."""
+        n, d = features.shape
+        if n * min(n, d) <= _SMALL_PROBLEM:
+            return cls._small(features, device)
+        rows = _as_tensor(features, precision, device)
+        # Here the basis only preconditions: evenly spaced rows are enough to find it.
+        sample = rows[:: max(1, n // (16 * d))].to(torch.float64)
+        mean = sample.mean(0)
+        sample = sample - mean
+        values, rotation = torch.linalg.eigh(sample.T @ sample / len(sample))
+        return cls(rows, False, rotation, mean, values.clamp(min=0.0))
+
+    @classmethod
+    def _small(cls, features: np.ndarray, device: str) -> _Space:
+        """Hold the rows in their own span, at most min(n, d) wide.
+
+        Exact: the penalty keeps the coefficients in the span of the centred rows.
+        """
+        rows = _as_tensor(features, "float64", device)
+        mean = rows.mean(0)
+        rows = rows - mean
+        n, d = rows.shape
+        if n <= d:
+            values, left = _eigen_of_rank(rows @ rows.T)
+            rotation = rows.T @ (left / values.sqrt())
+        else:
+            values, rotation = _eigen_of_rank(rows.T @ rows)
+        return cls(rows @ rotation, True, rotation, mean, values / n)
+
+    @classmethod
+    def as_given(cls, features: np.ndarray, precision: str, device: str) -> _Space:
+        """The features' own coordinates, for evaluation only."""
+        small = features.size <= _SMALL_PROBLEM
+        rows = _as_tensor(features, "float64" if small else precision, device)
+        nothing = torch.empty(0)
+        return cls(rows, True, nothing, nothing, nothing)
+
+    def columns(self, theta: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Columns (m, width of rows) and constants (m, 1) that give the logits of theta."""
+        columns, constant = theta[:, :-1], theta[:, -1:]
+        if not self.rotation_applied:
+            columns = columns @ self.rotation.T
+            constant = constant - (columns @ self.mean)[:, None]
+        return columns.to(self.rows.dtype), constant.to(self.rows.dtype)
+
+    def gradient(self, by_column: torch.Tensor, by_constant: torch.Tensor) -> torch.Tensor:
+        """The transpose of `columns`: (m, width) and (m, 1) to (m, r + 1)."""
+        if not self.rotation_applied:
+            by_column = (by_column - by_constant * self.mean) @ self.rotation
+        return torch.cat([by_column, by_constant], dim=1)
+
+    def original_coefficients(self, theta: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Coefficients (..., d) and intercepts (...) for the features as they were given."""
+        coef = theta[..., :-1] @ self.rotation.T
+        intercept = theta[..., -1] - coef @ self.mean
+        return coef.cpu().numpy(), intercept.cpu().numpy()
+
+
+@dataclass(frozen=True)
+class _Problems:
+    """P problems with `outputs` logits each: K for multinomial, 1 for binary.
+
+    index : weighting, position in the grid of C and label (0 for multinomial) of each.
+    weight_row : its row of `_Data.weights`. penalty : 1/C. absent : (P, outputs), added to the
+    logits.
+    """
+
+    index: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    weight_row: torch.Tensor
+    penalty: torch.Tensor
+    absent: torch.Tensor
+
+    def take(self, kept: torch.Tensor) -> _Problems:
+        return _Problems(
+            tuple(part[kept] for part in self.index),
+            self.weight_row[kept],
+            self.penalty[kept],
+            self.absent[kept],
+        )
+
+
+class _Data:
+    """Rows, truth and weights, and the objective on them.
+
+    masses : (W, K) summed weights of each class's or label's members. totals : (W, K).
+    """
+
+    def __init__(self, space: _Space, truth: np.ndarray, weights: np.ndarray, task: str) -> None:
+        self.space = space
+        self.device = space.rows.device
+        self.multiclass = task == "multiclass"
+        self.per_label = weights.ndim == 3
+        self.weights = self._move(weights.reshape(len(truth), -1).T)
+        self.target = self._move(truth.argmax(1) if self.multiclass else truth.T)
+        subscripts = "nwk,nk->wk" if self.per_label else "nw,nk->wk"
+        self.masses = np.einsum(subscripts, weights, truth, dtype=np.float64)
+        totals = weights.sum(0, dtype=np.float64)
+        self.totals = totals if self.per_label else np.tile(totals[:, None], truth.shape[1])
+
+    def _move(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+
+    @property
+    def present(self) -> np.ndarray:
+        present = self.masses > 0
+        return present if self.multiclass else present & (self.masses < self.totals)
+
+    def problems(self, c_grid: np.ndarray, present: np.ndarray) -> _Problems:
+        """One problem per weighting, C and label that has something to tell apart."""
+        fitted = (present.sum(1) >= 2)[:, None] if self.multiclass else present
+        weighting, strength, label = np.nonzero(np.tile(fitted[:, None], (1, len(c_grid), 1)))
+        penalty = 1.0 / c_grid[strength]
+        if self.multiclass:
+            # Two classes: the symmetric solution (-w/2, +w/2) has half the squared norm of
+            # scikit-learn's binary logit w, so twice the penalty makes the two objectives equal.
+            penalty[present[weighting].sum(1) == 2] *= 2.0
+            absent = np.where(present[weighting], 0.0, _ABSENT)
+        else:
+            absent = np.zeros((len(label), 1))
+        weight_row = weighting * present.shape[1] + label if self.per_label else weighting
+        return _Problems(
+            (self._move(weighting), self._move(strength), self._move(label)),
+            *map(self._move, (weight_row, penalty, absent)),
+        )
+
+    def constant_logits(self, problems: _Problems) -> torch.Tensor:
+        """The intercepts (P, outputs) that are best while all coefficients are zero."""
+        weighting, _, label = (part.cpu().numpy() for part in problems.index)
+        if not self.multiclass:
+            positive = self.masses[weighting, label]
+            return self._move(
+                np.log(positive / (self.totals[weighting, label] - positive))[:, None]
+            )
+        members = self.masses[weighting]
+        logits = np.log(members, out=np.zeros_like(members), where=members > 0)
+        mean = logits.sum(1, keepdims=True) / (members > 0).sum(1, keepdims=True)
+        return self._move(np.where(members > 0, logits - mean, 0.0))
+
+    def objective(
+        self, problems: _Problems, theta: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Objective (P,), gradient (P, outputs, r + 1) and B (P, outputs, outputs)."""
+        sums = _Sums(theta, self.space)
+        self._pass(problems, theta, sums)
+        value, slopes = sums.loss, theta[..., :-1]
+        value += 0.5 * problems.penalty * slopes.square().sum((1, 2))
+        gradient = self.space.gradient(sums.by_column, sums.by_constant).view(theta.shape)
+        gradient[..., :-1] += problems.penalty[:, None, None] * slopes
+        return value, gradient, sums.coupling()
+
+    def log_loss(self, problems: _Problems, theta: torch.Tensor) -> torch.Tensor:
+        """Weighted log-loss (P,)."""
+        sums = _Sums(theta, self.space, loss_only=True)
+        self._pass(problems, theta, sums)
+        return sums.loss
+
+    def _pass(self, problems: _Problems, theta: torch.Tensor, sums: _Sums) -> None:
+        """Read the feature matrix once."""
+        n_problems, outputs, width = theta.shape
+        rows = self.space.rows
+        columns, constant = self.space.columns(theta.reshape(-1, width))
+        constant = constant + problems.absent.reshape(-1, 1).to(rows.dtype)
+        step = max(256, _BLOCK_LOGITS // len(columns))
+        for start in range(0, len(rows), step):
+            block = rows[start : start + step]
+            logits = torch.addmm(constant, columns, block.T).view(n_problems, outputs, -1)
+            weights = self.weights[:, start : start + step].to(rows.dtype)
+            weights = weights.index_select(0, problems.weight_row)
+            if self.multiclass:
+                true = self.target[start : start + step].expand(n_problems, 1, -1)
+                sums.add(block, weights, _multinomial(logits, true))
+            else:
+                sign = 1 - 2 * self.target[:, start : start + step].to(rows.dtype)
+                sign = sign.index_select(0, problems.index[2])
+                sums.add(block, weights, _binary(logits, sign[:, None]))
+
+
+class _Sums:
+    """What a pass accumulates over the blocks of rows, in float64."""
+
+    def __init__(self, theta: torch.Tensor, space: _Space, loss_only: bool = False) -> None:
+        n_problems, outputs, _ = theta.shape
+        zeros = {"dtype": torch.float64, "device": theta.device}
+        self.loss_only = loss_only
+        self.loss = torch.zeros(n_problems, **zeros)
+        self.by_column = torch.zeros((n_problems * outputs, space.rows.shape[1]), **zeros)
+        self.by_constant = torch.zeros((n_problems * outputs, 1), **zeros)
+        self.products = torch.zeros((n_problems, outputs, outputs), **zeros)
+
+    def add(self, block: torch.Tensor, weights: torch.Tensor, rows: _RowTerms) -> None:
+        """block (B, width), weights (P, B)."""
+        self.loss += rows.losses.mul_(weights).sum(1)
+        if self.loss_only:
+            return
+        weights = weights[:, None]
+        self.products += (rows.left * weights) @ rows.right.mT
+        weighted = rows.residual.mul_(weights).view(len(self.by_column), -1)
+        self.by_column += weighted @ block
+        self.by_constant += weighted.sum(1, keepdim=True)
+
+    def coupling(self) -> torch.Tensor:
+        """B = sum_i s_i (diag(p_i) - p_i p_i^T), (P, outputs, outputs); binary: p (1 - p).
+
+        Its rows sum to zero, so the diagonal follows from the products of different classes, which
+        stay accurate where one class has nearly all the probability.
+        """
+        if self.products.shape[1] == 1:
+            return self.products
+        apart = self.products - torch.diag_embed(self.products.diagonal(dim1=1, dim2=2))
+        return torch.diag_embed(apart.sum(2)) - apart
+
+
+class _RowTerms(NamedTuple):
+    """What each row of a block contributes under each problem.
+
+    losses (P, B); residual (P, outputs, B), the derivative of the loss by the logits; and left and
+    right (P, outputs, B), whose products are p_k p_l for classes k != l, or p (1 - p) if binary.
+    """
+
+    losses: torch.Tensor
+    residual: torch.Tensor
+    left: torch.Tensor
+    right: torch.Tensor
+
+
+def _binary(logits: torch.Tensor, sign: torch.Tensor) -> _RowTerms:
+    """For logits (P, 1, B) and sign (P, 1, B), which is -1 where y = 1, else 1."""
+    margin = logits.mul_(sign)
+    losses = margin.clamp(min=0.0).add_(_log1p(margin.abs().neg_().exp_()))[:, 0]
+    wrong = margin.sigmoid_()
+    return _RowTerms(losses, sign * wrong, wrong, 1 - wrong)
+
+
+def _multinomial(logits: torch.Tensor, true: torch.Tensor) -> _RowTerms:
+    """For logits (P, K, B) and the classes of the rows, expanded to (P, 1, B).
+
+    Written in the differences to the true class's logit, so that a small loss keeps its relative
+    accuracy, which log-sum-exp minus that logit would cancel away.
+    """
+    logits -= logits.gather(1, true)
+    lead = logits.amax(1, keepdim=True)
+    odds = logits.sub_(lead).exp_()
+    own = odds.gather(1, true)
+    odds.scatter_(1, true, 0.0)
+    others = odds.sum(1, keepdim=True)
+    total = others + own
+    losses = torch.where(lead > 0, lead + total.log(), _log1p(others))[:, 0]
+    residual = odds.div_(total).scatter(1, true, -(others / total))
+    probability = odds.scatter_(1, true, own.div_(total))
+    return _RowTerms(losses, residual, probability, probability)
+
+
+def _log1p(x: torch.Tensor) -> torch.Tensor:
+    """log(1 + x) for x >= 0, accurate for small x and several times faster than torch.log1p."""
+    rounded = 1 + x
+    return rounded.log().add_((x - (rounded - 1)).div_(rounded))
+
+
+class _Descent:
+    """Batched L-BFGS: every problem at its own point, with its own step and curvature pairs.
+
+    theta, gradient, direction : (P, outputs, r + 1); coupling : B of each problem; value, slope and
+    step : (P,), where slope is the derivative along `direction`. `where` is each problem's place in
+    the results `final_...`; a problem that stops leaves the batch.
+    """
+
+    def __init__(self, data: _Data, problems: _Problems) -> None:
+        self.data, self.problems = data, problems
+        n_problems, outputs = problems.absent.shape
+        width = len(data.space.spectrum) + 1
+        self.where = torch.arange(n_problems, device=data.device)
+        self.theta = problems.absent.new_zeros((n_problems, outputs, width))
+        self.theta[..., -1] = data.constant_logits(problems)
+        self.pairs: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+        self.scale = torch.ones_like(problems.penalty)
+        self.step = torch.ones_like(problems.penalty)
+        self.final_theta = self.theta.clone()
+        self.final_objective = torch.zeros_like(problems.penalty)
+        self.final_gradient_norm = torch.zeros_like(problems.penalty)
+        self.final_n_iter = torch.zeros_like(self.where)
+        self.final_converged = torch.zeros_like(self.where, dtype=torch.bool)
+        self.capped = False
+
+    def run(self, tolerance: float, max_iterations: int, deadline: float) -> None:
+        if not len(self.where):
+            return
+        self.value, self.gradient, coupling = self.data.objective(self.problems, self.theta)
+        self.coupling = _Eigen(*torch.linalg.eigh(coupling))
+        self.direction = -self._metric(self.gradient)
+        for iteration in range(1, max_iterations + 1):
+            self.slope = _dot(self.gradient, self.direction)
+            converged = -0.5 * self.slope <= tolerance * self.value
+            late = time.monotonic() > deadline
+            stops = converged | (self.step < _SMALLEST_STEP)
+            if late or iteration == max_iterations:
+                self.capped = late and not bool(converged.all())
+                stops = torch.ones_like(stops)
+            self._finish(stops, converged, iteration)
+            if not len(self.where):
+                return
+            self._advance()
+
+    def _finish(self, stops: torch.Tensor, converged: torch.Tensor, iteration: int) -> None:
+        """Write the results of the problems that stop and take them out of the batch."""
+        if not bool(stops.any()):
+            return
+        at = self.where[stops]
+        self.final_theta[at] = self.theta[stops]
+        self.final_objective[at] = self.value[stops]
+        self.final_gradient_norm[at] = _dot(self.gradient, self.gradient)[stops].sqrt()
+        self.final_n_iter[at] = iteration
+        self.final_converged[at] = converged[stops]
+        kept = ~stops
+        self.problems = self.problems.take(kept)
+        for name in ("where", "theta", "value", "gradient", "direction", "slope", "step", "scale"):
+            setattr(self, name, getattr(self, name)[kept])
+        self.coupling = _Eigen(*(part[kept] for part in self.coupling))
+        self.pairs = [tuple(part[kept] for part in pair) for pair in self.pairs]
+
+    def _advance(self) -> None:
+        """Evaluate one trial point per problem; move where it is good enough, else step shorter."""
+        move = self.step[:, None, None] * self.direction
+        trial = self.theta + move
+        value, gradient, coupling = self.data.objective(self.problems, trial)
+        expected = self.step * self.slope
+        rounding = _RELATIVE_ROUNDING[self.data.space.rows.dtype] * self.value
+        accepted = value <= self.value + _SUFFICIENT_DECREASE * expected + rounding
+        shorter = self.step * _shrinkage(expected, value - self.value)
+        change = gradient - self.gradient
+        self.theta = _where(accepted, trial, self.theta)
+        self.gradient = _where(accepted, gradient, self.gradient)
+        self.coupling = _Eigen(
+            *map(partial(_where, accepted), torch.linalg.eigh(coupling), self.coupling)
+        )
+        self.value = torch.where(accepted, value, self.value)
+        self._remember(accepted, move, change)
+        self.direction = _where(accepted, self._quasi_newton_direction(), self.direction)
+        self.step = torch.where(accepted, 1.0, shorter)
+
+    def _remember(self, accepted: torch.Tensor, move: torch.Tensor, change: torch.Tensor) -> None:
+        """Keep the curvature pair; a pair of zeros, without effect, where there is none."""
+        product = _dot(move, change)
+        useful = accepted & (product > 0)
+        scale = product / _dot(change, self._metric(change))
+        self.scale = torch.where(useful, scale, self.scale)
+        rho = torch.where(useful, 1.0 / product, 0.0)
+        pair = (_where(useful, move, 0.0), _where(useful, change, 0.0), rho)
+        self.pairs = [*self.pairs[-_HISTORY + 1 :], pair]
+
+    def _metric(self, vector: torch.Tensor) -> torch.Tensor:
+        """The inverse of the approximate Hessian, e_j B + 1/C in direction j, B for intercepts."""
+        strength, classes = self.coupling
+        slopes = strength[..., None] * self.data.space.spectrum
+        slopes += self.problems.penalty[:, None, None]
+        # B is singular along a shift of all logits and for absent classes, where gradients are 0.
+        intercepts = torch.where(strength > 1e-14 * strength[:, -1:], strength, torch.inf)
+        turned = classes.mT @ vector
+        turned /= torch.cat([slopes, intercepts[..., None]], dim=2)
+        return classes @ turned
+
+    def _quasi_newton_direction(self) -> torch.Tensor:
+        """The two-loop recursion."""
+        vector = self.gradient.clone()
+        shares = []
+        for move, change, rho in reversed(self.pairs):
+            share = rho * _dot(move, vector)
+            vector.addcmul_(share[:, None, None], change, value=-1.0)
+            shares.append(share)
+        vector = self.scale[:, None, None] * self._metric(vector)
+        for (move, change, rho), share in zip(self.pairs, reversed(shares), strict=True):
+            vector.addcmul_((share - rho * _dot(change, vector))[:, None, None], move)
+        return -vector
+
+
+class _Eigen(NamedTuple):
+    """Eigenvalues (P, outputs), ascending, and eigenvectors of the coupling of the classes."""
+
+    values: torch.Tensor
+    vectors: torch.Tensor
+
+
+def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Inner product per problem: (P, outputs, width) twice to (P,)."""
+    return (a.flatten(1)[:, None] @ b.flatten(1)[..., None]).flatten()
+
+
+def _where(chosen: torch.Tensor, a: torch.Tensor, b: torch.Tensor | float) -> torch.Tensor:
+    """a of the chosen problems, b of the others."""
+    return torch.where(chosen.view(-1, *[1] * (a.ndim - 1)), a, b)
+
+
+def _shrinkage(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
+    """The minimiser of the parabola through the trial point, within a tenth and a half."""
+    share = 0.5 * expected / (expected - actual)
+    return torch.nan_to_num(share, nan=0.1).clamp(0.1, 0.5)
+
+
+def _eigen_of_rank(gram: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Eigenvalues (r,) and eigenvectors (m, r) of the directions that are not rounding noise."""
+    values, vectors = torch.linalg.eigh(gram)
+    kept = values > 1e-13 * values.abs().max().clamp(min=1e-300)
+    return values[kept], vectors[:, kept]
+
+
+def _as_tensor(features: np.ndarray, precision: str, device: str) -> torch.Tensor:
+    array = np.ascontiguousarray(features, dtype=precision)
+    with warnings.catch_warnings():
+        # Memory-mapped features are read-only, and nothing here writes to them.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array).to(device)
+
+
+def _checked_parameters(path: LogisticPath) -> np.ndarray:
+    """The grid as an array; raises ValueError naming the parameter that is off."""
+    grid = np.asarray(path.c_grid, dtype=np.float64)
+    if grid.ndim != 1 or not len(grid) or not (np.isfinite(grid).all() and (grid > 0).all()):
+        raise ValueError(f"c_grid is {path.c_grid!r}; allowed are positive finite numbers.")
+    if path.precision not in ("float32", "float64"):
+        raise ValueError(f"precision is {path.precision!r}; allowed are 'float32' and 'float64'.")
+    if path.max_iterations < 1:
+        raise ValueError(f"max_iterations is {path.max_iterations}; it must be at least 1.")
+    if not path.tolerance > 0:
+        raise ValueError(f"tolerance is {path.tolerance}; it must be above 0.")
+    return grid
+
+
+def _checked_arrays(
+    features: np.ndarray, truth: np.ndarray, weights: np.ndarray | None, task: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The three arrays, weights as (n, W) or (n, W, K), once they fit together."""
+    features, truth = np.asarray(features), np.asarray(truth)
+    check_features(features)
+    check_truth(truth, len(features), task)
+    weights = np.ones(len(truth), dtype=np.uint8) if weights is None else np.asarray(weights)
+    if weights.ndim == 1:
+        weights = weights[:, None]
+    per_label = weights.ndim == 3 and task == "multilabel" and weights.shape[2] == truth.shape[1]
+    if len(weights) != len(truth) or not (weights.ndim == 2 or per_label):
+        raise ValueError(
+            f"weights have shape {weights.shape} for truth of shape {truth.shape}; allowed are "
+            "(n,), (n, W) and, for multilabel, (n, W, K)."
+        )
+    if not (np.isfinite(weights).all() and (weights >= 0).all()):
+        raise ValueError("weights must be finite and not negative.")
+    return features, truth, weights.view(np.uint8) if weights.dtype == bool else weights
+
+
+def check_features(features: np.ndarray) -> None:
+    """Raise ValueError unless (n, d) floats with n, d >= 1, UserError unless all are finite."""
+    if features.ndim != 2 or 0 in features.shape or features.dtype.kind != "f":
+        raise ValueError(
+            f"features have shape {features.shape} and type {features.dtype}; (n, d) floats "
+            "with at least one row and one column are needed."
+        )
+    n_bad = sum(
+        int((~np.isfinite(features[start : start + 4096]).all(1)).sum())
+        for start in range(0, len(features), 4096)
+    )
+    if n_bad:
+        raise UserError(
+            f"{n_bad} of {len(features)} rows of the features hold values that are not finite; "
+            "the encoder's output for these images must be mended before a probe is fitted."
+        )
+
+
+def check_truth(truth: np.ndarray, n_rows: int, task: str) -> None:
+    """Raise ValueError unless `truth` is (n, K) of 0 and 1, one-hot for a multi-class task."""
+    if task not in ("multiclass", "multilabel"):
+        raise ValueError(f"task is {task!r}; allowed are 'multiclass' and 'multilabel'.")
+    if truth.ndim != 2 or len(truth) != n_rows or not np.isin(truth, (0, 1)).all():
+        raise ValueError(f"truth of shape {truth.shape} is not ({n_rows}, K) of 0 and 1.")
+    if task == "multiclass" and (truth.shape[1] < 2 or (truth.sum(1) != 1).any()):
+        raise ValueError("truth of a multi-class task needs K >= 2 and exactly one 1 per row.")

@@ -1,0 +1,224 @@
+"""The probe of the protocol: C by grouped cross-validation, then a refit on all rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from crsbench.files import sha256_number
+from crsbench.probes.fitted import FittedProbe, ProbeSettings
+from crsbench.probes.logistic import LogisticPath, check_features, check_truth
+
+# Out-of-fold losses closer than this share are one: they differ by the solver's tolerance only.
+_TIE = 1e-5
+
+
+def fit_probe(
+    features: np.ndarray,
+    truth: np.ndarray,
+    groups: np.ndarray,
+    task: str,
+    settings: ProbeSettings | None = None,
+) -> FittedProbe:
+    """Fit the logistic probe on the given rows and nothing else.
+
+    features : (n, d) float32, standardised by the caller. truth : (n, K) of 0 and 1, one-hot for
+    "multiclass", multi-hot for "multilabel". groups : (n,) strings or integers; rows of a group
+    stay in one fold. Rows should come sorted by image id: another order moves the objectives by
+    about the tolerance, the same order gives the same bits.
+
+    C minimises the mean out-of-fold log-loss; ties go to the stronger regularisation. A multilabel
+    probe chooses C per label, from folds of its own: the labels are separate binary problems, and
+    a common C or common folds would let a rare label decide for the others. Where no two folds can
+    be made C is `settings.default_c`.
+
+    A class without members is predicted at 1/(n + K), the others scaled by what is left; a label
+    without positives or without negatives at (positives + 1)/(n + 2), Laplace's rule. Within a
+    fold the same holds for what its training rows lack.
+
+    Raises UserError for features that are not finite, ValueError for arguments that do not fit
+    together.
+    """
+    settings = settings or ProbeSettings()
+    features, truth, groups = np.asarray(features), np.asarray(truth), np.asarray(groups)
+    check_features(features)
+    check_truth(truth, len(features), task)
+    if groups.shape != (len(features),):
+        raise ValueError(f"groups have shape {groups.shape}; ({len(features)},) is needed.")
+    fold, n_folds = _folds_per_problem(truth, groups, task, settings.folds)
+    trained = _training_masks(fold, n_folds, task)
+    path = LogisticPath(
+        settings.c_grid,
+        task,
+        tolerance=settings.tolerance,
+        max_iterations=settings.max_iterations,
+        time_cap_seconds=settings.time_cap_seconds,
+        precision=settings.precision,
+        device=settings.device,
+    ).fit(features, truth, trained)
+    losses = _out_of_fold_log_loss(path, features, truth, trained, n_folds)
+    return _fitted(path, losses, n_folds, truth, settings)
+
+
+def assign_folds(classes: np.ndarray, groups: np.ndarray, folds: int) -> tuple[np.ndarray, int]:
+    """Grouped, stratified folds: (n,) fold of each row, and how many folds there are.
+
+    The number is `folds`, or fewer: the groups of the rarest class that spans two groups at least.
+    (A class within one group cannot be split; it is held out once.) It is 0, with all rows in
+    fold -1, unless two classes span two groups each.
+
+    Groups are dealt, rarest class first and the largest group first, each to the fold with the
+    fewest rows of that class, then the fewest rows. Ties between groups fall to the SHA-256 of
+    their ids, so that the order of the rows is of no effect.
+    """
+    names, group_of_row = np.unique(np.asarray(groups).astype(str), return_inverse=True)
+    values, class_of_row = np.unique(classes, return_inverse=True)
+    counts = np.zeros((len(names), len(values)), dtype=np.int64)
+    np.add.at(counts, (group_of_row, class_of_row), 1)
+    spans = (counts > 0).sum(0)
+    if (spans >= 2).sum() < 2:
+        return np.full(len(classes), -1), 0
+    n_folds = int(min(folds, spans[spans >= 2].min()))
+    fold_of_group = _deal(counts, spans, [sha256_number(name) for name in names], n_folds)
+    return fold_of_group[group_of_row], n_folds
+
+
+def _deal(counts: np.ndarray, spans: np.ndarray, keys: list[int], n_folds: int) -> np.ndarray:
+    """Fold of each group; counts (groups, classes), spans (classes,), keys break ties."""
+    rarity = np.where(counts > 0, spans, np.iinfo(np.int64).max)
+    leading = rarity.argmin(1)  # the rarest class that the group holds
+    members = counts[np.arange(len(counts)), leading]
+    order = sorted(
+        range(len(counts)), key=lambda g: (spans[leading[g]], leading[g], -members[g], keys[g])
+    )
+    in_fold = [[0] * counts.shape[1] for _ in range(n_folds)]
+    rows = [0] * n_folds
+    fold_of_group = np.empty(len(counts), dtype=np.int64)
+    for group in order:
+        lead = leading[group]
+        fold = min(range(n_folds), key=lambda f: (in_fold[f][lead], rows[f], f))
+        for position in counts[group].nonzero()[0]:
+            in_fold[fold][position] += int(counts[group, position])
+        rows[fold] += int(counts[group].sum())
+        fold_of_group[group] = fold
+    return fold_of_group
+
+
+def _folds_per_problem(
+    truth: np.ndarray, groups: np.ndarray, task: str, folds: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fold of each row (n, P) and number of folds (P,)."""
+    problems = [truth.argmax(1)] if task == "multiclass" else list(truth.T)
+    assigned = [assign_folds(classes, groups, folds) for classes in problems]
+    return np.stack([fold for fold, _ in assigned], axis=1), np.array([n for _, n in assigned])
+
+
+def _training_masks(fold: np.ndarray, n_folds: np.ndarray, task: str) -> np.ndarray:
+    """Weights (n, 1 + most folds[, K]): all rows first, then all but each fold.
+
+    A label with fewer folds than the others has masks of zeros at the end.
+    """
+    masks = np.ones((len(fold), 1 + n_folds.max(), fold.shape[1]), dtype=np.uint8)
+    for held_out in range(n_folds.max()):
+        masks[:, 1 + held_out] = (fold != held_out) & (held_out < n_folds)
+    return masks[..., 0] if task == "multiclass" else masks
+
+
+def _floors(members: np.ndarray, n_rows: np.ndarray | int, task: str) -> np.ndarray:
+    """Constant probability of each class or label that cannot be fitted, NaN for the others."""
+    if task == "multiclass":
+        return np.where(members == 0, 1.0 / (n_rows + len(members)), np.nan)
+    lacking = (members == 0) | (members == n_rows)
+    return np.where(lacking, (members + 1.0) / (n_rows + 2.0), np.nan)
+
+
+def _out_of_fold_log_loss(
+    path: LogisticPath,
+    features: np.ndarray,
+    truth: np.ndarray,
+    trained: np.ndarray,
+    n_folds: np.ndarray,
+) -> np.ndarray:
+    """Mean log-loss (P, S) of each row under the fit that did not see it; NaN without folds."""
+    held_out = 1 - trained
+    held_out[:, 0] = 0
+    n_rows = len(features)
+    if path.task == "multiclass":
+        constant = _multiclass_floor_loss(truth, trained, held_out)
+        known = truth.astype(np.uint8) @ path.present_.T.astype(np.uint8)
+        held_out = held_out * known  # classes that the fold's training rows lack cost the floor
+    else:
+        held_out *= np.arange(1 + n_folds.max())[:, None] <= n_folds
+        constant = _multilabel_floor_loss(truth, trained, held_out)
+    losses = path.log_loss(features, truth, held_out).sum(0).T + constant[:, None]
+    return np.where(n_folds[:, None] > 0, losses / n_rows, np.nan)
+
+
+def _multiclass_floor_loss(
+    truth: np.ndarray, trained: np.ndarray, held_out: np.ndarray
+) -> np.ndarray:
+    """The part (1,) of the out-of-fold loss that is owed to classes absent from training folds."""
+    loss = 0.0
+    for train, test in zip(trained.T[1:], held_out.T[1:], strict=True):
+        floors = _floors(truth[train > 0].sum(0), int(train.sum()), "multiclass")
+        held = truth[test > 0].sum(0)
+        scaled = np.log1p(-np.nansum(floors))
+        loss -= np.where(np.isnan(floors), scaled, np.log(floors)) @ held
+    return np.array([loss])
+
+
+def _multilabel_floor_loss(
+    truth: np.ndarray, trained: np.ndarray, held_out: np.ndarray
+) -> np.ndarray:
+    """The part (K,) of the out-of-fold loss of folds whose training rows lack a value."""
+    loss = np.zeros(truth.shape[1])
+    for position in range(1, trained.shape[1]):
+        train, test = trained[:, position], held_out[:, position]
+        positives = (truth * test).sum(0, dtype=np.int64)
+        negatives = test.sum(0, dtype=np.int64) - positives
+        floors = _floors(
+            (truth * train).sum(0, dtype=np.int64), train.sum(0, dtype=np.int64), "multilabel"
+        )
+        loss -= np.nan_to_num(positives * np.log(floors) + negatives * np.log1p(-floors))
+    return loss
+
+
+def _fitted(
+    path: LogisticPath,
+    losses: np.ndarray,
+    n_folds: np.ndarray,
+    truth: np.ndarray,
+    settings: ProbeSettings,
+) -> FittedProbe:
+    """The refit on all rows at the chosen C, with its record."""
+    n_problems, n_classes = len(n_folds), truth.shape[1]
+    chosen = np.array([_choose(loss, settings) for loss in losses])
+    floors = _floors(truth.sum(0, dtype=np.int64), len(truth), path.task)
+    floor_classes = np.flatnonzero(~np.isnan(floors))
+    problem = np.arange(n_problems)
+    row = chosen[np.zeros(n_classes, dtype=int) if path.task == "multiclass" else problem]
+    grid = np.asarray(settings.c_grid)
+    fitted = ~np.isnan(path.objective_[0, chosen, problem])
+    return FittedProbe(
+        task=path.task,
+        coef_=path.coef_[0, row, np.arange(n_classes)],
+        intercept_=path.intercept_[0, row, np.arange(n_classes)],
+        c_=np.where(fitted, grid[chosen], np.nan),
+        c_grid_=grid,
+        oof_log_loss_=losses,
+        folds_=n_folds,
+        n_train_=len(truth),
+        n_iter_=path.n_iter_[0, chosen, problem],
+        gradient_norm_=path.gradient_norm_[0, chosen, problem],
+        objective_=path.objective_[0, chosen, problem],
+        converged_=path.converged_[0, chosen, problem],
+        capped_=path.capped_,
+        floor_classes_=floor_classes,
+        floor_probabilities_=floors[floor_classes],
+    )
+
+
+def _choose(losses: np.ndarray, settings: ProbeSettings) -> int:
+    """Position in the grid of the smallest C whose loss is the least, to within a tie."""
+    if np.isnan(losses).any():
+        return settings.c_grid.index(settings.default_c)
+    return int(np.argmax(losses <= losses.min() * (1 + _TIE)))
