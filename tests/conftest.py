@@ -74,14 +74,18 @@ def image_set() -> Callable[..., Path]:
     return write_image_set
 
 
+def snakemake_command() -> list[str]:
+    """The command line of the workflow with its own profile, from any working folder."""
+    profile = ["--workflow-profile", str(HOME / "profiles" / "default")]
+    return [sys.executable, "-m", "snakemake", "--snakefile", str(HOME / "Snakefile"), *profile]
+
+
 def run_snakemake(
     *arguments: str, cwd: Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the workflow as a user does, in a working folder of its own."""
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(HOME / "Snakefile")]
-    profile = ["--workflow-profile", str(HOME / "profiles" / "default")]
     return subprocess.run(
-        [*command, *profile, *arguments],
+        [*snakemake_command(), *arguments],
         cwd=cwd,
         env={**os.environ, **environment},
         capture_output=True,

@@ -1,0 +1,418 @@
+"""The workflow through its public door: `snakemake` targets on a small panel of our own."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from conftest import snakemake_command
+from PIL import Image
+
+Snakemake = Callable[..., subprocess.CompletedProcess[str]]
+
+ENCODERS = """
+import torch
+
+def means():
+    return lambda images: images.mean(dim=(2, 3))
+
+def spread():
+    return lambda images: torch.cat([images.std(dim=(2, 3)), images.mean(dim=(2, 3))], dim=1)
+
+def broken():
+    return lambda images: images.mean(dim=(2, 3)) / 0 * 0
+"""
+
+PREPROCESSING = {
+    "resize": "squash",
+    "size": 16,
+    "interpolation": "bicubic",
+    "mean": [0, 0, 0],
+    "std": [1, 1, 1],
+}
+
+
+def own_encoder(name: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "title": name,
+        "group": "general",
+        "licence": "MIT",
+        "library": "python",
+        "model": f"own_encoders:{name}",
+        "preprocessing": dict(PREPROCESSING),
+    } | changes
+
+
+@dataclass
+class Project:
+    """A working folder with registries, a config and a data set of tinted noise images."""
+
+    folder: Path
+    snakemake: Snakemake
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "results"
+
+    def run(self, *arguments: str, cores: int = 2) -> subprocess.CompletedProcess[str]:
+        return self.snakemake(
+            *("--cores", str(cores), "--configfile", "config.yaml"),
+            *arguments,
+            cwd=self.folder,
+            PYTHONPATH=str(self.folder),
+        )
+
+    def edit(self, name: str, change: Callable[[dict[str, Any]], None]) -> None:
+        file = self.folder / f"{name}.yaml"
+        content = yaml.safe_load(file.read_text("utf-8"))
+        change(content)
+        file.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), "utf-8")
+
+    def tables(self) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in (self.results / "tables").glob("*")}
+
+    def copy(self, folder: Path) -> Project:
+        shutil.copytree(self.folder, folder, copy_function=shutil.copy2)
+        copy = Project(folder, self.snakemake)
+        copy.edit("config", copy.point_to_own_registries)
+        return copy
+
+    def point_to_own_registries(self, config: dict[str, Any]) -> None:
+        for name in ("encoder", "dataset"):
+            config[f"{name}_registry"] = str(self.folder / f"{name}s.yaml")
+
+
+def make_project(folder: Path, home: Path, snakemake: Snakemake) -> Project:
+    images = folder / "data" / "tints"
+    images.mkdir(parents=True)
+    rows = []
+    for index in range(90):
+        generator = np.random.default_rng(index)
+        label = index % 3
+        pixels = generator.normal(120, 40, (20, 26, 3))
+        pixels[..., label] += 12
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(images / f"{index}.png")
+        rows.append((f"t{index:03d}", f"{index}.png", "rgb"[label], f"p{index // 2}"))
+    pd.DataFrame(rows, columns=["id", "path", "label", "patient"]).to_csv(
+        images / "table.csv", index=False
+    )
+    project = Project(folder, snakemake)
+    (folder / "own_encoders.py").write_text(ENCODERS)
+    registry = {name: own_encoder(name) for name in ("means", "spread", "broken")}
+    registry["floor"] = own_encoder("means", group="floor", title="A floor")
+    shipped = yaml.safe_load((home / "config/datasets.yaml").read_text("utf-8"))
+    datasets = {
+        "tints": {
+            "title": "Tints",
+            "licence": "CC0-1.0",
+            "task": "multiclass",
+            "classes": ["r", "g", "b"],
+            "reader": "table",
+            "root": "tints",
+            "table": "table.csv",
+            "columns": {"id": "id", "path": "path", "label": "label", "group": "patient"},
+        }
+    }
+    for name, site, count in (("chest", "home", 70), ("foreign", "foreign", 30)):
+        entry = dict(shipped[f"phantom_{'foreign_' if site == 'foreign' else ''}chest"])
+        entry["phantom"] = {"kind": "chest", "site": site, "count": count, "size": 32}
+        entry.pop("shift", None)
+        datasets[name] = entry
+    datasets["chest"]["shift"] = ["foreign"]
+    config = yaml.safe_load((home / "config/demo.yaml").read_text("utf-8")) | {
+        "results": "results",
+        "data_root": "data",
+        "encoders": ["means", "spread", "floor"],
+        "datasets": ["tints", "chest"],
+        "seeds": [0, 1],
+        "fractions": [10, 100],
+        "perturbations": {"jpeg": [50, 10], "rician_noise": [0.2]},
+    }
+    config["image"]["short_side"] = 20
+    project.point_to_own_registries(config)
+    for name, content in (("encoders", registry), ("datasets", datasets), ("config", config)):
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
+    return project
+
+
+@pytest.fixture(scope="module")
+def untouched(
+    tmp_path_factory: pytest.TempPathFactory, home: Path, snakemake: Snakemake
+) -> Project:
+    """The small panel, before anything ran."""
+    return make_project(tmp_path_factory.mktemp("untouched") / "p", home, snakemake)
+
+
+@pytest.fixture(scope="module")
+def finished(untouched: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The small panel after a whole run on two cores, in a folder with spaces and umlauts."""
+    project = untouched.copy(tmp_path_factory.mktemp("finished") / "ein Ordner für alles")
+    ended = project.run("--quiet", "rules")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return project
+
+
+@pytest.fixture
+def project(finished: Project, tmp_path: Path) -> Project:
+    """A copy of the finished panel to change."""
+    return finished.copy(tmp_path / "copy")
+
+
+def planned(ended: subprocess.CompletedProcess[str]) -> Counter[str]:
+    """The job counts of a dry run by rule."""
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    table = re.search(r"Job stats:\njob +count\n[-\s]+\n(.*?)\ntotal", ended.stdout, re.DOTALL)
+    if table is None:
+        assert "Nothing to be done" in ended.stdout + ended.stderr
+        return Counter()
+    return Counter({line.split()[0]: int(line.split()[1]) for line in table[1].splitlines()})
+
+
+def told(ended: subprocess.CompletedProcess[str], sentence: str) -> None:
+    """The run failed, said why in one sentence, and showed no Python traceback."""
+    output = ended.stdout + ended.stderr
+    assert ended.returncode != 0
+    assert re.search(sentence, output), output
+    assert "Traceback (most recent call last)" not in output, output
+
+
+# --- a whole run --------------------------------------------------------------------------------
+
+
+def test_a_run_makes_the_tables_of_the_whole_panel(finished: Project) -> None:
+    runs = pd.read_parquet(finished.results / "tables/runs.parquet")
+    # 3 encoders × 2 seeds × 2 fractions × (4 conditions of tints + 5 of chest)
+    assert len(runs) == 3 * 2 * 2 * (4 + 5)
+    assert len(pd.read_parquet(finished.results / "tables/rows.parquet")) == len(runs) / 2
+    axes = pd.read_parquet(finished.results / "tables/axes.parquet")
+    assert set(axes["seed"]) == {-1, 0, 1}
+    assert axes.loc[axes["dataset"] == "chest", "shift_drop"].notna().all()
+    assert axes.loc[axes["dataset"] == "tints", "shift_drop"].isna().all()
+    crs = pd.read_parquet(finished.results / "tables/crs.parquet")
+    assert set(crs["dataset"]) == {"tints", "chest", "aggregate"}
+    assert crs.loc[crs["encoder"] == "floor", "crs_rank"].isna().all()
+    assert set(crs.loc[crs["encoder"] != "floor", "crs_rank"]) <= {1, 2}
+
+
+def test_the_tints_are_learnt_from_their_means(finished: Project) -> None:
+    runs = pd.read_parquet(finished.results / "tables/runs.parquet")
+    clean = runs[(runs["dataset"] == "tints") & (runs["condition"] == "clean")]
+    full = clean[(clean["percent"] == 100) & (clean["encoder"] == "means")]
+    assert (full["macro_auroc"] > 0.95).all()
+
+
+def test_the_report_is_one_offline_page_that_marks_what_is_synthetic(finished: Project) -> None:
+    page = (finished.results / "report/index.html").read_text("utf-8")
+    links = re.findall(r"(?:src|href)\s*=\s*[\"']?([^\"'\s>]+)", page)
+    assert all(link.startswith("#") for link in links), links
+    assert "Synthetic data." in page
+    assert page.index("Chest (synthetic)") > 0
+    assert page.count("<svg") == 1
+    assert "A floor" in page
+
+
+def test_nothing_is_left_under_a_temporary_name(finished: Project) -> None:
+    assert not list(finished.results.rglob("*.part"))
+
+
+def test_a_second_run_has_nothing_to_do(project: Project) -> None:
+    ended = project.run()
+    assert ended.returncode == 0
+    assert "Nothing to be done" in ended.stdout + ended.stderr
+
+
+def test_tables_have_the_same_bytes_on_one_core_and_for_shuffled_rows(
+    untouched: Project, finished: Project, tmp_path: Path
+) -> None:
+    other = untouched.copy(tmp_path / "other")
+    table = other.folder / "data/tints/table.csv"
+    header, *rows = table.read_text().splitlines()
+    random.Random(1).shuffle(rows)
+    table.write_text("\n".join([header, *rows]) + "\n")
+    ended = other.run("--quiet", "rules", cores=1)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert other.tables() == finished.tables()
+
+
+def test_a_killed_run_ends_in_the_same_bytes(
+    untouched: Project, finished: Project, tmp_path: Path
+) -> None:
+    other = untouched.copy(tmp_path / "killed")
+    other.edit("config", lambda config: config.update(encoders=["means"], datasets=["tints"]))
+    process = subprocess.Popen(
+        [*snakemake_command(), "--cores", "2", "--configfile", "config.yaml", "--", "runs"],
+        cwd=other.folder,
+        env={**os.environ, "PYTHONPATH": str(other.folder)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 300
+    while not list(other.results.glob("runs/**/*.json")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert other.run("--unlock").returncode == 0
+    ended = other.run("--quiet", "rules", "--", "runs")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    made = [path for path in other.results.rglob("*.*") if "logs" not in path.parts]
+    assert len(made) == 28  # manifest, test set, 2 splits, 4 features, 4 probes, 16 runs
+    for path in made:
+        twin = finished.results / path.relative_to(other.results)
+        assert path.read_bytes() == twin.read_bytes(), path
+
+
+# --- partial runs -------------------------------------------------------------------------------
+
+
+def test_a_deleted_run_asked_by_its_path_is_the_only_job(project: Project) -> None:
+    file = Path("results/runs/means/tints/seed1/jpeg-2/frac010.json")
+    before = (project.folder / file).read_bytes()
+    (project.folder / file).unlink()
+    assert planned(project.run("-n", "--", str(file))) == {"run": 1}
+    assert project.run("--", str(file)).returncode == 0
+    assert (project.folder / file).read_bytes() == before
+    assert planned(project.run("-n", "--", str(file))) == {}
+
+
+def test_a_new_encoder_reruns_no_existing_cell(project: Project) -> None:
+    project.edit("encoders", lambda registry: registry.update(more=own_encoder("spread")))
+    project.edit("config", lambda config: config["encoders"].append("more"))
+    ended = project.run("-n")
+    assert planned(ended) == {
+        **{"features": 2, "shift_features": 1, "probes": 4, "run": 2 * 2 * (4 + 5)},
+        **{"runs_table": 1, "score_tables": 1, "report": 1, "all": 1},
+    }
+    encoders = set(re.findall(r"encoder=(\w+)", ended.stdout))
+    assert encoders == {"more"}
+
+
+def test_a_changed_encoder_reruns_its_own_cells_only(project: Project) -> None:
+    project.edit("encoders", lambda registry: registry["spread"]["preprocessing"].update(size=17))
+    ended = project.run("-n")
+    assert planned(ended)["features"] == 2
+    assert planned(ended)["run"] == 2 * 2 * (4 + 5)
+    assert set(re.findall(r"encoder=(\w+)", ended.stdout)) == {"spread"}
+
+
+def test_a_changed_c_grid_reruns_probes_and_what_hangs_on_them(project: Project) -> None:
+    project.edit("config", lambda config: config["probe"].update(c_grid=[0.01, 1.0]))
+    jobs = planned(project.run("-n"))
+    assert jobs["probes"] == 3 * 2 * 2
+    assert "features" not in jobs
+    assert "manifest" not in jobs
+
+
+def test_changed_anchors_rerun_the_scores_only(project: Project, home: Path) -> None:
+    scoring = project.folder / "scoring.yaml"
+    text = (home / "config/scoring.yaml").read_text("utf-8")
+    scoring.write_text(text.replace("zero: 0.30", "zero: 0.25"), "utf-8")
+    project.edit("config", lambda config: config.update(scoring=str(scoring)))
+    assert planned(project.run("-n")) == {"score_tables": 1, "report": 1, "all": 1}
+
+
+def test_a_new_seed_extracts_nothing_again(project: Project) -> None:
+    project.edit("config", lambda config: config["seeds"].append(7))
+    jobs = planned(project.run("-n"))
+    assert "features" not in jobs
+    assert (jobs["split"], jobs["probes"], jobs["run"]) == (2, 6, 3 * 2 * (4 + 5))
+
+
+def test_the_published_grid_is_planned_without_any_data(
+    snakemake: Snakemake, tmp_path: Path
+) -> None:
+    ended = snakemake("-n", "--cores", "1", "--quiet", "rules", cwd=tmp_path)
+    jobs = planned(ended)
+    assert jobs["run"] == 17575
+    assert jobs["features"] == 43
+    assert jobs["shift_features"] == 15
+    assert jobs["probes"] == 43 * 5
+    assert not list(tmp_path.glob("results/*"))
+
+
+# --- what a user can get wrong ------------------------------------------------------------------
+
+
+def test_a_misspelt_key_ends_in_one_sentence(untouched: Project, tmp_path: Path) -> None:
+    other = untouched.copy(tmp_path / "other")
+    other.edit("config", lambda config: config.update(seedz=[1]))
+    told(
+        other.run("-n"), r"the config: unknown key 'seedz' in the top level \(did you mean 'seeds'"
+    )
+
+
+def test_an_unknown_encoder_ends_in_one_sentence(untouched: Project, tmp_path: Path) -> None:
+    other = untouched.copy(tmp_path / "other")
+    other.edit("config", lambda config: config.update(encoders=["mean"]))
+    told(other.run("-n"), r"Unknown encoder 'mean' \(did you mean 'means'\?\)")
+
+
+def test_a_missing_image_root_ends_in_one_sentence(untouched: Project, tmp_path: Path) -> None:
+    other = untouched.copy(tmp_path / "other")
+    shutil.rmtree(other.folder / "data")
+    manifest = "results/data/tints/manifest.parquet"
+    told(other.run("--", manifest), r"crsbench: The image root data/tints is not a folder")
+    assert not (other.folder / manifest).exists()
+
+
+def test_an_unreadable_image_ends_in_one_sentence_and_leaves_no_features(
+    untouched: Project, tmp_path: Path
+) -> None:
+    other = untouched.copy(tmp_path / "other")
+    (other.folder / "data/tints/5.png").write_bytes(b"\x89PNG\r\n\x1a\nbroken")
+    target = "results/features/means/tints/clean.arrow"
+    told(other.run("--", target), r"crsbench: The image data/tints/5.png cannot be decoded")
+    assert not list(other.results.glob("features/**/*.arrow"))
+    assert not list(other.results.rglob("*.part"))
+
+
+def test_non_finite_features_end_in_one_sentence(project: Project) -> None:
+    project.edit("config", lambda config: config.update(encoders=["broken"]))
+    target = "results/features/broken/tints/clean.arrow"
+    told(project.run("--", target), "'broken' gave a non-finite feature for image 't000' under")
+    log = project.results / "logs/features/broken/tints.log"
+    assert "non-finite feature for image 't000'" in log.read_text("utf-8")
+
+
+def test_a_data_set_without_reader_says_that_it_can_only_be_planned(
+    untouched: Project, tmp_path: Path
+) -> None:
+    other = untouched.copy(tmp_path / "other")
+    other.edit("datasets", lambda registry: [registry["tints"].pop(key) for key in NEEDS_READER])
+    target = "results/data/tints/manifest.parquet"
+    told(other.run("--", target), "'tints' can be planned but not run: .* names no reader")
+
+
+NEEDS_READER = ("reader", "root", "table", "columns")
+
+
+def test_a_damaged_probe_is_named_by_the_run_that_reads_it(project: Project) -> None:
+    probe = project.results / "probes/means/tints/seed0/frac010.npz"
+    stamp = probe.stat().st_mtime_ns
+    probe.write_bytes(probe.read_bytes()[:200])
+    os.utime(probe, ns=(stamp, stamp))
+    target = "results/runs/means/tints/seed0/clean/frac010.json"
+    (project.folder / target).unlink()
+    told(project.run("--", target), r"frac010\.npz is no readable probe file")
+    assert not (project.folder / target).exists()
+
+
+def test_a_pair_that_the_panel_excludes_is_refused(untouched: Project, tmp_path: Path) -> None:
+    other = untouched.copy(tmp_path / "other")
+    other.edit("encoders", lambda r: r["means"].update(without_datasets=["tints"]))
+    target = "results/features/means/tints/clean.arrow"
+    told(other.run("-n", "--", target), "The encoder 'means' has no cell on 'tints'")
