@@ -143,6 +143,7 @@ def make_project(folder: Path, home: Path, snakemake: Snakemake) -> Project:
         "perturbations": {"jpeg": [50, 10], "rician_noise": [0.2]},
     }
     config["image"]["short_side"] = 20
+    config["studies"]["baseline_encoder"] = "means"
     project.point_to_own_registries(config)
     for name, content in (("encoders", registry), ("datasets", datasets), ("config", config)):
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
