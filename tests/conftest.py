@@ -17,6 +17,9 @@ from PIL import Image
 
 from crsbench.config import Config, DatasetEntry, load_config
 
+# No test may depend on a model hub: what is not at hand locally must be told, not fetched.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
 HOME = Path(__file__).resolve().parents[1]
 
 

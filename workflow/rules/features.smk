@@ -6,10 +6,10 @@ def existing_encoder_files(wc):
 
 
 def encoder_spec(wc):
-    """The encoder's registry entry, which decides what its features are."""
+    """What decides the encoder's features: a title or a licence does not."""
     if wc.dataset in CONFIG.encoders[wc.encoder].without_datasets:
         raise WorkflowError(f"The encoder '{wc.encoder}' has no cell on '{wc.dataset}'.")
-    return dict(CONFIG.encoders[wc.encoder].spec)
+    return CONFIG.encoders[wc.encoder].feature_spec
 
 
 EXTRACTION = CONFIG.settings["extraction"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -20,11 +21,45 @@ class Encoder(Protocol):
     def __call__(self, images: torch.Tensor, /) -> torch.Tensor: ...
 
 
+@runtime_checkable
+class BlockEncoder(Encoder, Protocol):
+    """An encoder that gives its pooled feature at several depths.
+
+    depths: shares of the encoder's blocks (transformers) or stages (convolutional networks),
+    ascending, in (0, 1]; returns one (n, width) tensor a depth, the final norm and pooling applied
+    to each. The feature at depth 1 is the encoder's own.
+    """
+
+    def blocks(
+        self, images: torch.Tensor, depths: Sequence[float], /
+    ) -> Sequence[torch.Tensor]: ...
+
+
 @dataclass(frozen=True)
 class LoadedEncoder:
-    """An encoder ready to run; `weights_sha256` identifies what ran."""
+    """An encoder ready to run; `weights_sha256` identifies what ran.
+
+    general_twin: how its weights compare with those of the general model that they were trained
+    from, in words; None for an encoder whose registry entry names no such model.
+    """
 
     name: str
     encode: Encoder
     preprocessing: Preprocessing
     weights_sha256: str
+    general_twin: str | None = None
+
+
+def block_numbers(depths: Sequence[float], count: int) -> list[int]:
+    """The block (1 is the first of `count`) after which each share of the depth is reached.
+
+    Raises ValueError for depths that are not ascending in (0, 1] or that share a block.
+    """
+    inside = all(0 < depth <= 1 for depth in depths)
+    numbers = [round(depth * count) for depth in depths] if inside else []
+    if not inside or numbers != sorted(set(numbers) - {0}):
+        raise ValueError(
+            f"depths must be ascending, in (0, 1] and each a block of its own; got {list(depths)} "
+            f"for {count} blocks."
+        )
+    return numbers

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 from pathlib import Path
 
 import torch
 
 from crsbench.config import EncoderEntry
-from crsbench.encoders import python_encoder, timm_encoder
-from crsbench.encoders.base import LoadedEncoder
+from crsbench.encoders.base import Encoder, LoadedEncoder
 from crsbench.encoders.preprocessing import Preprocessing
+from crsbench.encoders.weights import fetch
 from crsbench.errors import UserError
 
-_LOADERS = {"timm": timm_encoder.load, "python": python_encoder.load}
+LIBRARIES = ("timm", "open_clip", "transformers", "python")
+_DISTRIBUTIONS = {"open_clip": "open-clip-torch"}
 
 
 def load_encoder(
@@ -24,12 +27,50 @@ def load_encoder(
     weight files are relative to. Raises UserError naming the encoder when it can't be loaded
     whole.
     """
-    library = entry.spec.get("library")
-    if library is None:
+    if "library" not in entry.spec:
         raise UserError(
             f"The encoder '{entry.name}' can be planned but not run: its registry entry names no "
-            f"library (allowed: {', '.join(_LOADERS)})."
+            f"library (allowed: {', '.join(LIBRARIES)})."
         )
-    encode, digest = _LOADERS[library](entry, home, weights_root, device)
     preprocessing = Preprocessing.from_spec(entry.spec["preprocessing"])
-    return LoadedEncoder(entry.name, encode, preprocessing, digest)
+    encode, digest = _load(entry, home, weights_root, device)
+    twin = _compare_with_twin(entry, encode, home, weights_root)
+    return LoadedEncoder(entry.name, encode, preprocessing, digest, twin)
+
+
+def _load(
+    entry: EncoderEntry, home: Path, weights_root: Path, device: torch.device
+) -> tuple[Encoder, str]:
+    library = entry.spec["library"]
+    try:  # here, so that an encoder asks for its own library alone
+        loader = importlib.import_module(f"crsbench.encoders.{library}_encoder")
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"The encoder '{entry.name}' needs the library {library}, which is not installed "
+            f"({error}); `pip install {_DISTRIBUTIONS.get(library, library)}` brings it."
+        ) from error
+    return loader.load(entry, home, weights_root, device)
+
+
+def _compare_with_twin(
+    entry: EncoderEntry, encode: Encoder, home: Path, weights_root: Path
+) -> str | None:
+    """How the loaded weights compare with the general model that a faulty load would leave.
+
+    The general model is compared when its weights are at hand; they are never downloaded for it.
+    """
+    if "general_twin" not in entry.spec:
+        return None
+    twin = entry.spec["general_twin"]
+    spec = {k: v for k, v in entry.spec.items() if k not in ("checkpoint", "prefix", "gated")}
+    general = dataclasses.replace(entry, name=twin["title"], spec={**spec, **twin})
+    try:
+        fetch(general, weights_root, download=False)
+    except UserError:
+        return f"not compared: the weights of {twin['title']} are not at hand"
+    other, _ = _load(general, home, weights_root, torch.device("cpu"))
+    own, theirs = encode.state_dict(), other.state_dict()
+    equal = sum(torch.equal(tensor.cpu(), theirs[name]) for name, tensor in own.items())
+    if equal == len(own):
+        return f"equal: all of its {equal} tensors are those of {twin['title']}"
+    return f"differs from {twin['title']} in {len(own) - equal} of {len(own)} tensors"

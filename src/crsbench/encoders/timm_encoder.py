@@ -2,80 +2,143 @@
 
 from __future__ import annotations
 
-import importlib.resources
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import timm
 import torch
 
 from crsbench.config import EncoderEntry
-from crsbench.encoders.base import Encoder
-from crsbench.encoders.weights import freeze, load_in_order, read_tensors, sha256_of_tensors
+from crsbench.encoders.base import block_numbers
+from crsbench.encoders.checkpoints import LAYOUTS
+from crsbench.encoders.weights import (
+    fetch,
+    fetch_tensors,
+    freeze,
+    load_in_order,
+    load_strictly,
+    sha256_of_tensors,
+)
 from crsbench.errors import UserError
-from crsbench.files import sha256_number, sha256_of_file
+from crsbench.files import sha256_number
+
+
+class TimmEncoder(torch.nn.Module):
+    """A timm model without its classification head: it gives timm's own pooled feature."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.model(images)
+
+    def blocks(self, images: torch.Tensor, depths: Sequence[float]) -> list[torch.Tensor]:
+        """The pooled feature after shares of the blocks or, without blocks, of four stages.
+
+        A stage's feature is the mean of its map. Raises ValueError for depths as `block_numbers`
+        and for a model that has neither.
+        """
+        if hasattr(self.model, "blocks") and hasattr(self.model, "num_prefix_tokens"):
+            return [
+                self.model.forward_head(tokens)
+                for tokens in self._tokens(images, block_numbers(depths, len(self.model.blocks)))
+            ]
+        if len(self.model.feature_info) != 5:  # the stem and four stages
+            raise ValueError(f"{type(self.model).__name__} has neither blocks nor four stages.")
+        stages = block_numbers(depths, 4)
+        maps = self.model.forward_intermediates(images, indices=stages, intermediates_only=True)
+        features = [values.mean(dim=(2, 3)) for values in maps]
+        return [*features[:-1], self.model(images)] if stages[-1] == 4 else features
+
+    def _tokens(self, images: torch.Tensor, blocks: Sequence[int]) -> list[torch.Tensor]:
+        """The normed tokens after the given blocks, the class token first."""
+        pairs = self.model.forward_intermediates(
+            images,
+            indices=[block - 1 for block in blocks],
+            return_prefix_tokens=True,
+            norm=True,
+            output_fmt="NLC",
+            intermediates_only=True,
+        )
+        return [
+            torch.cat([pair[1], pair[0]], dim=1) if isinstance(pair, tuple) else pair
+            for pair in pairs
+        ]
 
 
 def load(
     entry: EncoderEntry, home: Path, weights_root: Path, device: torch.device
-) -> tuple[Encoder, str]:
-    """Create the model without its classification head: it gives timm's own pooled feature."""
+) -> tuple[TimmEncoder, str]:
+    """Create the model; `architecture` holds further arguments of `timm.create_model`."""
     del home
-    name, weights = entry.spec["model"], entry.spec["weights"]
+    name = entry.spec["model"]
     if not timm.is_model(name.split(".")[0]):
         raise UserError(f"Encoder '{entry.name}': timm has no model '{name}'.")
+    if "num_classes" in entry.spec.get("architecture", {}) and "checkpoint" not in entry.spec:
+        raise UserError(
+            f"Encoder '{entry.name}': architecture.num_classes has no use: the feature is read "
+            "before the classifier."
+        )
     try:
-        if weights == "untrained":
-            model = _untrained(entry.name, name)
-        elif weights == "hub":
-            model = timm.create_model(name, pretrained=True, num_classes=0)
-        elif "package" in weights:
-            model = _from_package(entry, weights)
-        else:
-            file = _checked_file(entry.name, weights_root / weights["file"], weights)
-            overlay = {"file": str(file)}
-            model = timm.create_model(
-                name, pretrained=True, num_classes=0, pretrained_cfg_overlay=overlay
-            )
+        model = _create(entry, name, weights_root)
     except UserError:
         raise
     except Exception as error:  # timm and the hub raise many kinds; all mean: not loaded whole
         reason = " ".join(str(error).split())
         raise UserError(f"Encoder '{entry.name}': {name} was not loaded: {reason}") from error
-    model = freeze(model, device)
-    return model, sha256_of_tensors(model.state_dict())
+    digest = sha256_of_tensors(model.state_dict())
+    return freeze(TimmEncoder(model), device), digest
 
 
-def _untrained(encoder: str, name: str) -> torch.nn.Module:
+def _create(entry: EncoderEntry, name: str, weights_root: Path) -> torch.nn.Module:
+    weights, architecture = entry.spec["weights"], entry.spec.get("architecture", {})
+    headless = {"num_classes": 0, **architecture}
+    if weights == "untrained":
+        return _untrained(entry.name, name, headless)
+    if weights == "hub":
+        # With its head: timm loads strictly only where no tensor of the weights is left over.
+        model = timm.create_model(name, pretrained=True, **architecture)
+        model.reset_classifier(0)
+        return model
+    if "package" in weights:
+        model = timm.create_model(name, pretrained=False)
+        source = f"Encoder '{entry.name}': {fetch(entry, weights_root)}"
+        load_in_order(model, fetch_tensors(entry, weights_root), source)
+        model.reset_classifier(0)
+        return model
+    if "checkpoint" in entry.spec:
+        layout = LAYOUTS[entry.spec["checkpoint"]]
+        model = timm.create_model(name, pretrained=False, **headless)
+        tensors = fetch_tensors(entry, weights_root, wrapper=layout.wrapper)
+        load_strictly(model, layout.translate(tensors, model), entry.name)
+        return model
+    return _from_file(name, fetch(entry, weights_root), headless)
+
+
+def _from_file(name: str, file: Path, arguments: Mapping[str, Any]) -> torch.nn.Module:
+    """timm reads its own layout and the owners' of many models, renames, and loads.
+
+    It loads strictly only where the weights have as many classes as the model: the classifier, the
+    one part that a feature has no use for, is dropped before, and the weights are declared to have
+    none.
+    """
+    heads = timm.get_pretrained_cfg(name).classifier
+    prefixes = tuple(f"{head}." for head in ([heads] if isinstance(heads, str) else heads or []))
+    tensors = {
+        key: tensor
+        for key, tensor in timm.models.load_state_dict(str(file)).items()
+        if not key.startswith(prefixes)
+    }
+    if not tensors:
+        raise ValueError(f"{file} holds no tensors")
+    overlay = {"state_dict": tensors, "num_classes": 0}
+    return timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **arguments)
+
+
+def _untrained(encoder: str, name: str, arguments: Mapping[str, Any]) -> torch.nn.Module:
     """Random weights that depend on the encoder's name alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(sha256_number("untrained", encoder) % 2**63)
-        return timm.create_model(name, pretrained=False, num_classes=0)
-
-
-def _from_package(entry: EncoderEntry, weights: Mapping[str, str]) -> torch.nn.Module:
-    try:
-        folder = importlib.resources.files(weights["package"])
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"Encoder '{entry.name}' needs the Python package '{weights['package']}', which is "
-            "not installed; `pip install crsbench[demo]` brings the demo's."
-        ) from error
-    file = _checked_file(entry.name, Path(str(folder / weights["file"])), weights)
-    model = timm.create_model(entry.spec["model"], pretrained=False)
-    load_in_order(model, read_tensors(file, entry.name), f"Encoder '{entry.name}': {file}")
-    model.reset_classifier(0)
-    return model
-
-
-def _checked_file(encoder: str, file: Path, weights: Mapping[str, str]) -> Path:
-    if not file.is_file():
-        raise UserError(f"Encoder '{encoder}': the weights file {file} does not exist.")
-    if "sha256" in weights:
-        found = sha256_of_file(file)
-        if found != weights["sha256"]:
-            raise UserError(
-                f"Encoder '{encoder}': {file} has the SHA-256 {found}, its entry says "
-                f"{weights['sha256']}."
-            )
-    return file
+        return timm.create_model(name, pretrained=False, **arguments)

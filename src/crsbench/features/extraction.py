@@ -22,6 +22,9 @@ from crsbench.images.canonical import read_canonical
 from crsbench.images.perturbations import perturb
 from crsbench.progress import progress
 
+LIBRARIES = ("numpy", "open_clip_torch", "pillow", "timm", "torch", "transformers")
+"""What a feature file names the versions of."""
+
 
 @dataclass(frozen=True)
 class View:
@@ -139,9 +142,10 @@ def _metadata(
         "encoder": encoder.name,
         "condition": condition,
         "weights_sha256": encoder.weights_sha256,
+        "general_twin": encoder.general_twin,
         "preprocessing": asdict(encoder.preprocessing),
         "short_side": views.short_side,
         "levels": {kind: list(levels) for kind, levels in views.levels.items()},
         "dtype": "float32",
-        "versions": {name: version(name) for name in ("numpy", "pillow", "timm", "torch")},
+        "versions": {name: version(name) for name in LIBRARIES},
     }

@@ -1,0 +1,115 @@
+"""Image towers of the open_clip library: the tower alone, so that no text model is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import torch
+from open_clip.model import _build_vision_tower as build_vision_tower
+from open_clip.timm_model import TimmModel
+from open_clip.transformer import VisionTransformer
+
+from crsbench.config import EncoderEntry
+from crsbench.encoders.base import block_numbers
+from crsbench.encoders.timm_encoder import TimmEncoder
+from crsbench.encoders.weights import (
+    beside,
+    fetch,
+    fetch_tensors,
+    freeze,
+    load_strictly,
+    read_json,
+    sha256_of_tensors,
+)
+from crsbench.errors import UserError
+
+
+class ClipEncoder(torch.nn.Module):
+    """CLIP's own transformer, with its projection or, with `proj` None, without."""
+
+    def __init__(self, tower: VisionTransformer) -> None:
+        super().__init__()
+        self.tower = tower
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.tower(images)
+
+    def blocks(self, images: torch.Tensor, depths: Sequence[float]) -> list[torch.Tensor]:
+        """The final norm, pooling and projection applied after shares of the blocks."""
+        numbers = block_numbers(depths, len(self.tower.transformer.resblocks))
+        outputs = self.tower.forward_intermediates(
+            images,
+            indices=[number - 1 for number in numbers],
+            output_fmt="NLC",
+            output_extra_tokens=True,
+            intermediates_only=True,
+        )
+        pairs = zip(
+            outputs["image_intermediates_prefix"], outputs["image_intermediates"], strict=True
+        )
+        pooled = [self.tower._pool(torch.cat(pair, dim=1))[0] for pair in pairs]
+        return pooled if self.tower.proj is None else [x @ self.tower.proj for x in pooled]
+
+
+class TrunkEncoder(torch.nn.Module):
+    """A timm trunk under open_clip's projection head."""
+
+    def __init__(self, tower: TimmModel) -> None:
+        super().__init__()
+        self.tower = tower
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.tower(images)
+
+    def blocks(self, images: torch.Tensor, depths: Sequence[float]) -> list[torch.Tensor]:
+        return [self.tower.head(x) for x in TimmEncoder(self.tower.trunk).blocks(images, depths)]
+
+
+def load(
+    entry: EncoderEntry, home: Path, weights_root: Path, device: torch.device
+) -> tuple[ClipEncoder | TrunkEncoder, str]:
+    """Build the image tower and load it from the `visual.` part of the weights.
+
+    The model is one of open_clip's own configurations or the `open_clip_config.json` beside the
+    weights; `architecture` changes the latter's or the former's `vision_cfg`. The feature `pooled`
+    stands before the projection to the joint space, `projected` behind it.
+    """
+    del home
+    config = _configuration(entry, weights_root)
+    vision = {**config["vision_cfg"], **entry.spec.get("architecture", {})}
+    try:
+        tower = build_vision_tower(config["embed_dim"], vision, config.get("quick_gelu", False))
+    except Exception as error:  # any argument may be wrong in any way
+        reason = " ".join(str(error).split())
+        raise UserError(f"Encoder '{entry.name}': open_clip can't build it: {reason}") from error
+    if not isinstance(tower, VisionTransformer | TimmModel):
+        raise UserError(
+            f"Encoder '{entry.name}': {type(tower).__name__} is no tower that this release runs "
+            "(allowed: open_clip's VisionTransformer and timm trunks)."
+        )
+    # The other tensors are the text tower's and the loss's (logit_scale, logit_bias).
+    load_strictly(tower, fetch_tensors(entry, weights_root, prefixes=["visual."]), entry.name)
+    digest = sha256_of_tensors(tower.state_dict())
+    if isinstance(tower, VisionTransformer):
+        if entry.spec["feature"] == "pooled":
+            tower.proj = None
+        return freeze(ClipEncoder(tower), device), digest
+    if entry.spec["feature"] == "pooled":
+        tower.head = torch.nn.Identity()
+    return freeze(TrunkEncoder(tower), device), digest
+
+
+def _configuration(entry: EncoderEntry, weights_root: Path) -> Mapping[str, Any]:
+    if entry.configuration_file is not None:
+        file = fetch(entry, weights_root, beside(entry, entry.configuration_file))
+        return read_json(file, entry.name)["model_cfg"]
+    config = open_clip.get_model_config(entry.spec["model"])
+    if config is None:
+        raise UserError(
+            f"Encoder '{entry.name}': open_clip has no model '{entry.spec['model']}'; "
+            "open_clip_config.json is the one beside the weights."
+        )
+    return config
