@@ -187,8 +187,13 @@ def test_a_failing_job_keeps_the_older_file(tmp_path: Path) -> None:
     with FeatureWriter(file, {}) as writer:
         writer.append("a", np.zeros(2, np.float32))
     before = file.read_bytes()
-    with pytest.raises(RuntimeError), FeatureWriter(file, {}) as writer:
-        writer.append("a", np.ones(2, np.float32))
-        raise RuntimeError
+
+    def fail() -> None:
+        with FeatureWriter(file, {}) as writer:
+            writer.append("a", np.ones(2, np.float32))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert file.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["f.arrow"]

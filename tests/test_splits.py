@@ -1,5 +1,7 @@
 """Splits go by group, subsamples nest, and nothing depends on the order of rows."""
 
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -53,7 +55,7 @@ def test_no_group_crosses_and_fractions_nest(manifest: Manifest, seed: int) -> N
         assert len(set(split.part[rows])) == 1
         assert len(set(split.percent[rows])) == 1
     inside = [split.labelled(percent) for percent in FRACTIONS]
-    for small, large in zip(inside, inside[1:], strict=False):
+    for small, large in pairwise(inside):
         assert (small <= large).all()
     assert (inside[-1] == (split.part == TRAIN)).all()
 
@@ -68,7 +70,7 @@ def test_every_class_of_the_train_part_is_in_every_fraction_and_floors_are_recor
         inside = manifest.truth[split.labelled(percent)].sum(axis=0)
         assert ((inside > 0) == (train > 0)).all()
     assert split.floors[100] == ()
-    for small, large in zip(FRACTIONS, FRACTIONS[1:], strict=False):
+    for small, large in pairwise(FRACTIONS):
         assert set(split.floors[large]) <= set(split.floors[small])
 
 

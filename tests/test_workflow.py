@@ -370,13 +370,13 @@ def test_a_missing_image_root_ends_in_one_sentence(untouched: Project, tmp_path:
     assert not (other.folder / manifest).exists()
 
 
-def test_an_unreadable_image_ends_in_one_sentence_and_leaves_no_features(
+def test_an_unreadable_image_ends_in_one_sentence_before_any_encoder_runs(
     untouched: Project, tmp_path: Path
 ) -> None:
     other = untouched.copy(tmp_path / "other")
     (other.folder / "data/tints/5.png").write_bytes(b"\x89PNG\r\n\x1a\nbroken")
     target = "results/features/means/tints/clean.arrow"
-    told(other.run("--", target), r"crsbench: The image data/tints/5.png cannot be decoded")
+    told(other.run("--", target), "'tints': 1 of 90 images are missing or damaged, the first is")
     assert not list(other.results.glob("features/**/*.arrow"))
     assert not list(other.results.rglob("*.part"))
 

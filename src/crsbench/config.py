@@ -23,6 +23,12 @@ Task = Literal["multiclass", "multilabel"]
 
 CLEAN = "clean"
 
+FEATURE_KEYS = (
+    *("library", "model", "architecture", "checkpoint", "prefix", "feature", "cut_to_blocks"),
+    *("weights", "general_twin", "preprocessing"),
+)
+"""The keys of an encoder's registry entry that its features depend on."""
+
 
 @dataclass(frozen=True)
 class EncoderEntry:
@@ -45,6 +51,31 @@ class EncoderEntry:
     @property
     def without_datasets(self) -> tuple[str, ...]:
         return tuple(self.spec.get("without_datasets", ()))
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """What may stand before the wanted tensors' names in the encoder's checkpoint."""
+        return tuple(self.spec.get("prefix", ("",)))
+
+    @property
+    def configuration_file(self) -> str | None:
+        """The file beside the weights that the library reads the architecture from, if any."""
+        library = self.spec.get("library")
+        if library == "transformers" and "architecture" not in self.spec:
+            return "config.json"
+        if library == "open_clip" and self.spec["model"] == "open_clip_config.json":
+            return "open_clip_config.json"
+        return None
+
+    @property
+    def feature_spec(self) -> dict[str, Any]:
+        """The part of the entry that decides what the encoder's features are."""
+        return {key: self.spec[key] for key in FEATURE_KEYS if key in self.spec}
+
+    def pretrained_on(self, dataset: str) -> bool | None:
+        """Whether pre-training included the images of a data set; None where it is not known."""
+        known = self.spec.get("pretraining", {})
+        return known[dataset]["included"] if dataset in known else None
 
 
 @dataclass(frozen=True)
@@ -93,6 +124,16 @@ class Config:
     def scoring_file(self) -> Path:
         return self.home / self.settings["scoring"]
 
+    @property
+    def reference_file(self) -> Path | None:
+        """The frozen reference to score against, below the working directory."""
+        name = self.settings["reference"]
+        return None if name is None else Path(name)
+
+    @property
+    def floors(self) -> list[str]:
+        return [name for name, entry in self.encoders.items() if entry.is_floor]
+
     def dataset(self, name: str) -> DatasetEntry:
         """The panel data set or shift target called `name`."""
         return self.datasets[name] if name in self.datasets else self.targets[name]
@@ -103,7 +144,7 @@ def load_config(settings: Mapping[str, Any], home: Path) -> Config:
 
     settings: the mapping of `config/config.yaml`'s form; home: the workflow's own folder, which
     holds `workflow/schemas/` and to which the registry and scoring paths are relative (`results`,
-    `data_root` and `weights_root` are relative to the working directory).
+    `data_root`, `weights_root`, `reference` and `freeze_to` are relative to the working directory).
 
     Raises UserError on an unknown key, a value out of its range, an unknown name, a missing file.
     """
@@ -139,6 +180,7 @@ def load_config(settings: Mapping[str, Any], home: Path) -> Config:
         settings=settings,
     )
     _check_relations(config, encoder_file, dataset_specs)
+    _select([settings["studies"]["baseline_encoder"]], encoder_specs, "encoder", encoder_file)
     return config
 
 
@@ -155,7 +197,31 @@ def _dataset_entry(name: str, spec: Mapping[str, Any], file: Path) -> DatasetEnt
         raise UserError(f"{file}: data set '{name}' is multiclass and needs two classes or more.")
     if spec.get("reader") == "table":
         _check_label_columns(entry, file)
+    _check_label_rules(entry, file)
     return entry
+
+
+def _check_label_rules(entry: DatasetEntry, file: Path) -> None:
+    """`label_map` maps one to one on to classes, `uncertain` names classes."""
+    label_map, uncertain = entry.spec.get("label_map", {}), entry.spec.get("uncertain", {})
+    named = {
+        "label_map": list(label_map.values()),
+        "uncertain": [] if isinstance(uncertain, str) else list(uncertain),
+    }
+    for key, names in named.items():
+        for name in names:
+            if name not in entry.classes:
+                raise UserError(
+                    f"{file}: {key} of data set '{entry.name}' names '{name}', which is none of "
+                    f"its classes{nearest(name, entry.classes)}."
+                )
+    taken = [*label_map.values(), *label_map]
+    twice = sorted({name for name in entry.classes if taken.count(name) > 1})
+    if twice:
+        raise UserError(
+            f"{file}: label_map of data set '{entry.name}' must be one to one; '{twice[0]}' has "
+            "more than one name."
+        )
 
 
 def _check_label_columns(entry: DatasetEntry, file: Path) -> None:
@@ -184,6 +250,12 @@ def _check_relations(config: Config, encoder_file: Path, dataset_specs: Mapping[
                 raise UserError(
                     f"{encoder_file}: encoder '{encoder.name}' excludes the unknown data set "
                     f"'{name}'{nearest(name, dataset_specs)}."
+                )
+        for name in encoder.spec.get("pretraining", ()):
+            if name not in dataset_specs:
+                raise UserError(
+                    f"{encoder_file}: pretraining of encoder '{encoder.name}' names the unknown "
+                    f"data set '{name}'{nearest(name, dataset_specs)}."
                 )
     conditions = {CLEAN} | {
         f"{kind}-{level + 1}"
@@ -255,12 +327,12 @@ def _explain(error: ValidationError) -> str:
         needed = [key for keys in error.validator_value.values() for key in keys]
         missing = [key for key in needed if key not in error.instance]
         return f"{place} names a library and lacks the key {', '.join(map(repr, missing))}."
-    if error.validator == "not":  # keys that the entry's library or reader has no use for
+    if error.validator == "not":  # keys that have no use beside the entry's others
         useless = [key for option in error.validator_value["anyOf"] for key in option["required"]]
         found = [key for key in useless if key in error.instance]
-        return f"the key '{found[0]}' of {place} has no meaning for its library or reader."
+        return f"the key '{found[0]}' of {place} has no meaning beside its other keys."
     if error.validator == "oneOf":
-        allowed = "hub, untrained, {file: …} or {package: …, file: …}"
+        allowed = "hub, untrained, {file: …}, {hub: …, file: …} or {package: …, file: …}"
         return f"{place} is {json.dumps(error.instance)}; allowed is {allowed}."
     if error.validator == "enum":
         hint = nearest(str(error.instance), error.validator_value)

@@ -101,6 +101,14 @@ class Layout:
         return f"{self.results}/data/{{dataset}}/manifest.parquet"
 
     @property
+    def images(self) -> str:
+        return f"{self.results}/data/{{dataset}}/images.parquet"
+
+    @property
+    def audit(self) -> str:
+        return f"{self.results}/data/{{dataset}}/audit.json"
+
+    @property
     def test(self) -> str:
         return f"{self.results}/data/{{dataset}}/test.parquet"
 
@@ -124,8 +132,25 @@ class Layout:
         )
 
     @property
+    def predictions(self) -> str:
+        return f"{self.results}/predictions/{{encoder}}/{{dataset}}/seed{{seed}}.parquet"
+
+    @property
     def table(self) -> str:
         return f"{self.results}/tables/{{table}}.parquet"
+
+    @property
+    def scorecard(self) -> str:
+        """The reproduction scorecard as text, beside the table of the same name."""
+        return f"{self.results}/tables/reproduction.tsv"
+
+    @property
+    def study(self) -> str:
+        return f"{self.results}/studies/{{study}}.parquet"
+
+    @property
+    def study_figure(self) -> str:
+        return f"{self.results}/studies/{{study}}.svg"
 
     @property
     def report(self) -> str:

@@ -16,7 +16,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 from crsbench.config import load_config
 from crsbench.errors import UserError
 from crsbench.grid import Grid, Layout
-from crsbench.sources import encoder_files, image_table
+from crsbench.sources import encoder_files, image_root
 from crsbench.threads import use_one_thread
 
 use_one_thread()  # this process works off the runs

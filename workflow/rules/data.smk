@@ -1,4 +1,5 @@
-# From a data set's own table to the manifest and the splits.
+# From a data set's own tables to the manifest, the splits and the audit.
+from crsbench.data.readers import source_tables
 
 
 rule phantoms:
@@ -14,30 +15,34 @@ rule phantoms:
         "../scripts/phantoms.py"
 
 
-def existing_table(wc):
-    """The table as an input, so that a change re-runs what hangs on it.
+def existing_tables(wc):
+    """The publisher's tables as inputs, so that a change re-runs what hangs on it.
 
     A table that is not there is no input: the grid can be planned without data, and the job says
     in one sentence what is missing.
     """
     entry = CONFIG.dataset(wc.dataset)
+    if entry.synthetic:
+        return [LAYOUT.at(LAYOUT.phantoms, dataset=wc.dataset)]
     if "reader" not in entry.spec:
         return []
-    table = image_table(CONFIG, LAYOUT, wc.dataset)
-    return [table] if entry.synthetic or table.is_file() else []
+    return source_tables(entry, image_root(CONFIG, LAYOUT, wc.dataset))
 
 
 rule manifest:
     input:
-        table=existing_table,
+        tables=existing_tables,
     output:
-        LAYOUT.manifest,
+        manifest=LAYOUT.manifest,
+        images=LAYOUT.images,
     log:
         LAYOUT.log("manifest", "{dataset}"),
     conda:
         "../../envs/cpu.yaml"
+    threads: 8
     params:
         spec=lambda wc: dict(CONFIG.dataset(wc.dataset).spec),
+        max_pixels=CONFIG.settings["image"]["max_pixels"],
     script:
         "../scripts/manifest.py"
 
@@ -73,3 +78,37 @@ rule split:
 
         names = input.manifest, input.test, int(wildcards.seed)
         write_split(output[0], *names, params.fractions, params.calibration)
+
+
+def seeds_of_dataset(wc):
+    """A panel data set is split for every seed, a shift target is not split."""
+    return list(CONFIG.seeds) if wc.dataset in CONFIG.datasets else []
+
+
+def targets_of_dataset(wc):
+    return list(CONFIG.dataset(wc.dataset).shift) if wc.dataset in CONFIG.datasets else []
+
+
+rule audit:
+    input:
+        manifest=LAYOUT.manifest,
+        images=LAYOUT.images,
+        splits=lambda wc: expand(LAYOUT.split, seed=seeds_of_dataset(wc), dataset=wc.dataset),
+        targets=lambda wc: expand(LAYOUT.manifest, dataset=targets_of_dataset(wc)),
+    output:
+        LAYOUT.audit,
+    log:
+        LAYOUT.log("audit", "{dataset}"),
+    conda:
+        "../../envs/cpu.yaml"
+    params:
+        spec=lambda wc: dict(CONFIG.dataset(wc.dataset).spec),
+        seeds=seeds_of_dataset,
+        targets=targets_of_dataset,
+    script:
+        "../scripts/audit.py"
+
+
+rule audits:
+    input:
+        expand(LAYOUT.audit, dataset=[*CONFIG.datasets, *CONFIG.targets]),

@@ -4,7 +4,7 @@ from crsbench.config import load_config
 from crsbench.errors import told_in_one_sentence
 from crsbench.features.jobs import extract_features
 from crsbench.grid import Layout
-from crsbench.sources import image_table
+from crsbench.sources import image_root
 
 with told_in_one_sentence(snakemake.log[0]):
     config = load_config(snakemake.config, Path(snakemake.scriptdir).resolve().parents[1])
@@ -12,7 +12,7 @@ with told_in_one_sentence(snakemake.log[0]):
     extract_features(
         config,
         config.encoders[snakemake.wildcards.encoder],
-        image_root=image_table(config, Layout(config.results), dataset).parent,
+        image_root=image_root(config, Layout(config.results), dataset),
         manifest_file=snakemake.input.manifest,
         test_file=snakemake.input.get("test"),
         outputs=snakemake.output,

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from crsbench.config import DatasetEntry, Task
-from crsbench.data.phantoms import KINDS
-from crsbench.data.table_reader import RESERVED, read_image_table
+from crsbench.data.readers import RESERVED, read_images
+from crsbench.data.scan import scan_images
 from crsbench.errors import UserError
-from crsbench.files import read_table, sha256_of_file, write_table
-from crsbench.progress import progress
+from crsbench.files import read_table, write_table
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,8 @@ class Manifest:
 
     image_ids, paths (relative to the image root), groups: (n,) str arrays; truth: (n, K) int8,
     one-hot for multiclass and multi-hot for multilabel, columns in the order of `classes`;
-    group_namespace: manifests with the same one have comparable groups (the same patients).
+    group_namespace: manifests with the same one have comparable groups (the same patients);
+    dropped: mask (n,) of images that nothing may be fitted on, None for no image.
     """
 
     dataset: str
@@ -36,39 +36,97 @@ class Manifest:
     groups: np.ndarray
     truth: np.ndarray
     subgroups: pd.DataFrame
+    dropped: np.ndarray | None = None
 
 
-def write_manifest(path: Path | str, entry: DatasetEntry, table_file: Path) -> None:
-    """Read a data set's table, hash its images, join duplicates, write the manifest.
+def write_manifest(
+    manifest_file: Path | str,
+    images_file: Path | str,
+    entry: DatasetEntry,
+    root: Path,
+    *,
+    max_pixels: int,
+    workers: int,
+) -> None:
+    """Read a data set below its folder `root`, scan its images, write manifest and image table.
+
+    The image table holds the scan of every image, the quarantined ones too. Raises UserError on
+    anything that is absent or ambiguous; then neither file is written.
+    """
+    found = read_images(entry, root)
+    images = found.frame.sort_values("image_id", ignore_index=True)
+    scan = scan_images(
+        root,
+        images["path"],
+        label=entry.name,
+        max_pixels=max_pixels,
+        cache_file=Path(images_file).with_suffix(".cache.jsonl"),
+        workers=workers,
+    )
+    scan.insert(0, "image_id", images["image_id"])
+    frame = manifest_frame(entry, images, scan)
+    write_table(images_file, scan)
+    write_table(manifest_file, frame, manifest_metadata(entry, found.left_out))
+
+
+def manifest_frame(entry: DatasetEntry, images: pd.DataFrame, scan: pd.DataFrame) -> pd.DataFrame:
+    """The manifest's rows from a reader's frame and the scan of its images, row by row.
 
     Images with equal bytes, or linked through a chain of such images, share a group, so that no
-    duplicate can cross a split. Raises UserError on anything that is absent or ambiguous.
+    duplicate can cross a split; where they carry different labels, the entry's
+    `conflicting_duplicates` says whether anything may be fitted on them (`drop`, the default, or
+    `keep`). A missing or damaged image stops the run with a UserError; with `damaged_images:
+    quarantine` it is left out for every encoder alike.
     """
-    frame = read_image_table(_with_columns(entry), table_file)
-    frame["content_sha256"] = _hash_images(table_file.parent, frame["path"], entry.name)
+    whole = (scan["error"] == "").to_numpy()
+    if not whole.all() and (entry.spec.get("damaged_images", "stop") == "stop" or not whole.any()):
+        raise UserError(_tell_damaged(scan[~whole], len(scan), entry.name))
+    frame = images.assign(content_sha256=scan["content_sha256"].to_numpy())[whole]
+    frame = frame.reset_index(drop=True)
     frame["group"] = _join_groups(frame["group"], frame["content_sha256"])
-    spec = entry.spec
-    metadata = {
+    may_fit = entry.spec.get("conflicting_duplicates", "drop") == "keep"
+    frame["dropped"] = False if may_fit else conflicting(frame)
+    return frame
+
+
+def conflicting(frame: pd.DataFrame) -> np.ndarray:
+    """Mask (n,) of the images of which an exact duplicate has other labels."""
+    labels = pd.Series([bytes(np.asarray(values, np.int8)) for values in frame["labels"]])
+    versions = labels.groupby(frame["content_sha256"].to_numpy()).transform("nunique")
+    return (versions > 1).to_numpy()
+
+
+def manifest_metadata(entry: DatasetEntry, left_out: Mapping[str, int]) -> dict[str, Any]:
+    """What stands in a manifest's schema: task, classes, and the rows that are no image of it."""
+    return {
         "dataset": entry.name,
         "task": entry.task,
         "classes": list(entry.classes),
-        "group_namespace": entry.name if entry.synthetic else f"{spec['root']}/{spec['table']}",
+        "group_namespace": _group_namespace(entry),
+        "left_out": dict(left_out),
     }
-    write_table(path, frame.sort_values("image_id", ignore_index=True), metadata)
 
 
-def _with_columns(entry: DatasetEntry) -> DatasetEntry:
-    """A phantom set is read as the table that the generator wrote."""
-    if not entry.synthetic:
-        return entry
-    subgroups = list(KINDS[entry.spec["phantom"]["kind"]].subgroups)
-    columns = {"id": "image_id", "path": "path", "label": "label", "group": "group"}
-    spec = {**entry.spec, "columns": {**columns, "subgroups": subgroups}}
-    return replace(entry, spec=spec | ({"separator": "|"} if entry.task == "multilabel" else {}))
+def _group_namespace(entry: DatasetEntry) -> str:
+    """Data sets that are read from the same tables have comparable groups."""
+    if entry.synthetic:
+        return entry.name
+    return "/".join([entry.spec["reader"], entry.spec["root"], entry.spec.get("table", "")])
+
+
+def _tell_damaged(damaged: pd.DataFrame, n_images: int, dataset: str) -> str:
+    first = damaged.iloc[0]
+    return (
+        f"Data set '{dataset}': {len(damaged)} of {n_images} images are missing or damaged, the "
+        f"first is '{first['path']}' ({first['error'].rstrip('.')}); mend them, or set "
+        "damaged_images: quarantine to leave them out for every encoder."
+    )
 
 
 def read_manifest(path: Path | str) -> Manifest:
     frame, metadata = read_table(path)
+    if not {*RESERVED} <= {*frame}:
+        raise UserError(f"{path} is the manifest of another release; delete it and rerun.")
     classes = tuple(metadata["classes"])
     truth = np.stack(frame["labels"].to_list()).astype(np.int8)
     if truth.shape != (len(frame), len(classes)):
@@ -84,19 +142,8 @@ def read_manifest(path: Path | str) -> Manifest:
         groups,
         truth,
         frame.drop(columns=list(RESERVED)),
+        frame["dropped"].to_numpy(dtype=bool),
     )
-
-
-def _hash_images(root: Path, paths: Sequence[str], dataset: str) -> list[str]:
-    missing = [path for path in paths if not (root / path).is_file()]
-    if missing:
-        raise UserError(
-            f"Data set '{dataset}': {len(missing)} of {len(paths)} images are missing below "
-            f"{root}, the first is '{missing[0]}'."
-        )
-    with ThreadPoolExecutor(8) as pool:
-        digests = pool.map(lambda path: sha256_of_file(root / path), paths)
-        return list(progress(digests, f"hash {dataset}", len(paths), "image"))
 
 
 def _join_groups(groups: Sequence[str], contents: Sequence[str]) -> list[str]:

@@ -19,16 +19,17 @@ from crsbench.data.manifest import Manifest, read_manifest
 from crsbench.errors import UserError
 from crsbench.files import read_table, sha256_number, write_table
 
-TEST, CALIBRATION, TRAIN = "test", "calibration", "train"
+TEST, CALIBRATION, TRAIN, DROPPED = "test", "calibration", "train", "dropped"
 
 
 @dataclass(frozen=True)
 class Split:
     """One seed's division of a data set, rows in the order of its manifest.
 
-    part: (n,) of "train", "calibration" and "test"; percent: (n,) int, for a train image the
-    smallest label fraction in percent that holds it, else 0; floors: for each fraction the
-    classes that had no member in it and were given one group.
+    part: (n,) of "train", "calibration", "test" and "dropped" (an image outside the test set that
+    the manifest says nothing may be fitted on); percent: (n,) int, for a train image the smallest
+    label fraction in percent that holds it, else 0; floors: for each fraction the classes that had
+    no member in it and were given one group.
     """
 
     image_ids: np.ndarray
@@ -43,7 +44,7 @@ class Split:
 
 def choose_test(manifest: Manifest, share: float) -> np.ndarray:
     """Mask (n,) of the test images, about a share of all: one test set for every seed."""
-    groups = _Groups.of(manifest)
+    groups = _Groups.of(manifest, np.ones(len(manifest.groups), dtype=bool))
     is_test = groups.positions("test", np.ones(len(groups.names), dtype=bool)) < share
     groups.require(TEST, is_test)
     return is_test[groups.of_image]
@@ -61,24 +62,31 @@ def make_split(
     calibration_share: the share of the rest that only recalibration may see; fractions: label
     fractions in percent. Raises UserError when a part would stay empty.
     """
-    groups = _Groups.of(manifest)
+    used = is_test | (True if manifest.dropped is None else ~manifest.dropped)
+    groups = _Groups.of(manifest, used)
     tested = np.zeros(len(groups.names), dtype=bool)
     tested[groups.of_image[is_test]] = True
-    is_calibration = groups.positions(f"calibration {seed}", ~tested) < calibration_share
-    is_train = ~tested & ~is_calibration
+    fitted = ~tested & (groups.sizes > 0)
+    is_calibration = groups.positions(f"calibration {seed}", fitted) < calibration_share
+    is_train = fitted & ~is_calibration
     groups.require(CALIBRATION, is_calibration)
     groups.require(TRAIN, is_train)
     order = groups.positions(f"labels {seed}", is_train)
     percent, floors = _nested_percent(order, groups.labels, sorted(fractions))
     part = np.where(tested, TEST, np.where(is_calibration, CALIBRATION, TRAIN))
+    part_of_image = np.where(used, part[groups.of_image], DROPPED)
+    percent_of_image = np.where(used, percent[groups.of_image], 0)
     named = {f: tuple(manifest.classes[k] for k in found) for f, found in floors.items()}
-    return Split(manifest.image_ids, part[groups.of_image], percent[groups.of_image], named)
+    return Split(manifest.image_ids, part_of_image, percent_of_image, named)
 
 
 @dataclass(frozen=True)
 class _Groups:
-    """The groups of a manifest. of_image: (n,) index of each image's group; sizes, strata: (G,);
-    labels: (G, K) bool, whether a group has a member of the class."""
+    """The groups of a manifest, described by its images in use.
+
+    of_image: (n,) index of each image's group; sizes: (G,) images in use; strata: (G,); labels:
+    (G, K) bool, whether a group has a member of the class.
+    """
 
     dataset: str
     names: np.ndarray
@@ -88,12 +96,14 @@ class _Groups:
     strata: np.ndarray
 
     @classmethod
-    def of(cls, manifest: Manifest) -> _Groups:
+    def of(cls, manifest: Manifest, used: np.ndarray) -> _Groups:
+        """used: mask (n,) of the images that count."""
         names, of_image = np.unique(manifest.groups, return_inverse=True)
         labels = np.zeros((len(names), len(manifest.classes)), dtype=bool)
-        np.logical_or.at(labels, of_image, manifest.truth.astype(bool))
-        strata = _rarest_label(labels, manifest.truth.sum(axis=0))
-        return cls(manifest.dataset, names, of_image, np.bincount(of_image), labels, strata)
+        np.logical_or.at(labels, of_image[used], manifest.truth[used].astype(bool))
+        strata = _rarest_label(labels, manifest.truth[used].sum(axis=0))
+        sizes = np.bincount(of_image[used], minlength=len(names))
+        return cls(manifest.dataset, names, of_image, sizes, labels, strata)
 
     def positions(self, purpose: str, among: np.ndarray) -> np.ndarray:
         """(G,): the position in its stratum of each group of the mask `among`, else infinity."""

@@ -14,10 +14,17 @@ from crsbench.errors import UserError
 def read_canonical(file: Path, short_side: int, max_pixels: int) -> Image.Image:
     """Decode a file to 8-bit RGB, upright, its short side resized to `short_side` pixels.
 
+    The resize is bicubic with antialiasing; see `decode` for the rest.
+    """
+    return resize_short_side(decode(file, max_pixels)[0], short_side)
+
+
+def decode(file: Path, max_pixels: int) -> tuple[Image.Image, str]:
+    """Decode a file to upright 8-bit RGB; also returns the mode that it is stored in.
+
     EXIF orientation is applied; 16-bit grey is scaled to 8 bit over its full range; transparent
-    pixels are laid on black; palette, CMYK and grey become RGB; the resize is bicubic with
-    antialiasing. Raises UserError naming the file when it is no whole image, or when it has more
-    than `max_pixels` pixels.
+    pixels are laid on black; palette, CMYK and grey become RGB. Raises UserError naming the file
+    when it is no whole image, or when it has more than `max_pixels` pixels.
     """
     try:
         with warnings.catch_warnings(), Image.open(file) as image:
@@ -28,10 +35,9 @@ def read_canonical(file: Path, short_side: int, max_pixels: int) -> Image.Image:
                     f"image.max_pixels = {max_pixels}."
                 )
             image.load()
-            upright = ImageOps.exif_transpose(image)
+            return to_rgb(ImageOps.exif_transpose(image)), image.mode
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise UserError(f"The image {file} cannot be decoded: {error}.") from error
-    return resize_short_side(to_rgb(upright), short_side)
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

@@ -1,0 +1,251 @@
+"""The audit of a data set: what must be known of it before a number is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from crsbench.config import DatasetEntry
+from crsbench.data.manifest import Manifest, conflicting, read_manifest
+from crsbench.data.near_duplicates import near_pairs
+from crsbench.data.readers import UNKNOWN_GROUP
+from crsbench.data.splits import CALIBRATION, TEST, TRAIN, Split, read_split
+from crsbench.files import read_table, write_json
+
+EXAMPLES = 20
+"""How many images or pairs a finding names; it always counts all."""
+
+NEAR_BITS = 10
+"""Images are near duplicates when at most this many of their hashes' 256 bits differ."""
+
+Json = dict[str, Any]
+
+
+def write_audit(
+    output: Path | str,
+    entry: DatasetEntry,
+    manifest_file: Path | str,
+    images_file: Path | str,
+    split_files: Mapping[int, Path | str],
+    target_files: Mapping[str, Path | str],
+) -> None:
+    """Audit a data set from its manifest, its image table and its splits (seed: file).
+
+    target_files: the manifests of its shift targets, whose images are sought among its own.
+    """
+    manifest = read_manifest(manifest_file)
+    frame, metadata = read_table(manifest_file)
+    scan, _ = read_table(images_file)
+    splits = {seed: read_split(file, manifest) for seed, file in sorted(split_files.items())}
+    write_json(
+        output,
+        {
+            "dataset": entry.name,
+            "title": entry.title,
+            "images": len(frame),
+            "rows": _rows(entry, frame, scan, metadata["left_out"]),
+            "files": _files(scan),
+            "labels": _labels(manifest),
+            "groups": _groups(manifest, splits),
+            "duplicates": _duplicates(entry, frame, scan, splits),
+            "missing_metadata": _missing_metadata(manifest.subgroups),
+            "splits": {str(seed): _split(manifest, split) for seed, split in splits.items()},
+            "shift_targets": {
+                name: _target(frame, file, splits) for name, file in sorted(target_files.items())
+            },
+        },
+    )
+
+
+def _rows(
+    entry: DatasetEntry, frame: pd.DataFrame, scan: pd.DataFrame, left_out: Mapping[str, int]
+) -> Json:
+    """The images found against the publisher's expected count, quarantined ones included."""
+    expected = entry.spec.get("expected_images")
+    found: int | dict[str, int] = len(scan)
+    if isinstance(expected, dict):
+        counts = frame["publisher_split"].value_counts()
+        found = {name: int(counts.get(name, 0)) for name in sorted({*expected, *counts.index})}
+    return {
+        "expected": expected,
+        "found": found,
+        "as_expected": None if expected is None else found == expected,
+        "left_out": dict(left_out),
+    }
+
+
+def _files(scan: pd.DataFrame) -> Json:
+    whole = scan[scan["error"] == ""]
+    modes = whole["mode"].value_counts()
+    usual = min(modes.index[modes == modes.max()])
+    errors = scan[scan["error"] != ""]
+    return {
+        "read": len(whole),
+        "damaged": {
+            "count": len(errors),
+            "examples": errors[["image_id", "error"]].head(EXAMPLES).to_dict("records"),
+        },
+        "constant_colour": _named(whole.loc[whole["constant"], "image_id"]),
+        "modes": {mode: int(modes[mode]) for mode in sorted(modes.index)},
+        "odd_mode": _named(whole.loc[whole["mode"] != usual, "image_id"]),
+        "short_side": {
+            "smallest": int(whole[["width", "height"]].min(axis=1).min()),
+            "largest": int(whole[["width", "height"]].min(axis=1).max()),
+        },
+        "distinct_sizes": len(whole[["width", "height"]].drop_duplicates()),
+    }
+
+
+def _labels(manifest: Manifest) -> Json:
+    return {
+        "classes": _per_class(manifest, np.ones(len(manifest.truth), dtype=bool)),
+        "without_any": int((manifest.truth.sum(axis=1) == 0).sum()),
+    }
+
+
+def _groups(manifest: Manifest, splits: Mapping[int, Split]) -> Json:
+    sizes = pd.Series(manifest.groups).value_counts()
+    return {
+        "count": len(sizes),
+        "largest": int(sizes.max()),
+        "of_one_image": int((sizes == 1).sum()),
+        "images_of_unknown_group": int(np.char.startswith(manifest.groups, UNKNOWN_GROUP).sum()),
+        "crossing_parts": {
+            str(seed): _crossing(manifest.groups, split) for seed, split in splits.items()
+        },
+    }
+
+
+def _crossing(groups: np.ndarray, split: Split) -> int:
+    """How many groups have images in more than one of train, calibration and test."""
+    used = np.isin(split.part, [TRAIN, CALIBRATION, TEST])
+    parts = pd.DataFrame({"group": groups[used], "part": split.part[used]}).drop_duplicates()
+    return int(parts["group"].duplicated().sum())
+
+
+def _duplicates(
+    entry: DatasetEntry, frame: pd.DataFrame, scan: pd.DataFrame, splits: Mapping[int, Split]
+) -> Json:
+    clashing = conflicting(frame)
+    one_each = ~frame["content_sha256"].duplicated()
+    hashes = scan.set_index("image_id").loc[frame["image_id"]]
+    compared = np.flatnonzero(one_each & ~hashes["constant"].to_numpy())
+    pairs = near_pairs(hashes["perceptual_hash"].to_numpy()[compared], NEAR_BITS)
+    near = _Pairs(frame, compared[pairs[:, :2]])
+    return {
+        "exact": _exact(frame, np.ones(len(frame), dtype=bool)),
+        "conflicting": {
+            **_exact(frame, clashing),
+            "policy": entry.spec.get("conflicting_duplicates", "drop"),
+            "dropped_from_fitting": int(frame["dropped"].sum()),
+            "kept_in_test": {
+                str(seed): int((clashing & (split.part == TEST)).sum())
+                for seed, split in splits.items()
+            },
+        },
+        "near": {
+            "bits": NEAR_BITS,
+            "pairs": len(pairs),
+            "across_groups": int(near.across_groups.sum()),
+            "with_other_labels": near.with_other_labels(),
+            "crossing_parts": {str(seed): near.crossing(split) for seed, split in splits.items()},
+            "examples": near.named(),
+        },
+    }
+
+
+def _exact(frame: pd.DataFrame, among: np.ndarray) -> Json:
+    """The sets of two and more images with equal bytes, within a mask (n,)."""
+    copies = frame[among & frame["content_sha256"].duplicated(keep=False)]
+    sets = sorted(map(sorted, copies.groupby("content_sha256")["image_id"].agg(list)))
+    return {
+        "sets": len(sets),
+        "images": sum(map(len, sets)),
+        "pairs": sum(len(members) * (len(members) - 1) // 2 for members in sets),
+        "examples": sets[:EXAMPLES],
+    }
+
+
+class _Pairs:
+    """Pairs of images: rows (m, 2) of a manifest's frame."""
+
+    def __init__(self, frame: pd.DataFrame, rows: np.ndarray) -> None:
+        self.ids = frame["image_id"].to_numpy(dtype=str)
+        self.truth = np.stack(frame["labels"].to_list())
+        self.first, self.second = rows[:, 0], rows[:, 1]
+        groups = frame["group"].to_numpy(dtype=str)
+        self.across_groups = groups[self.first] != groups[self.second]
+
+    def with_other_labels(self) -> int:
+        return int((self.truth[self.first] != self.truth[self.second]).any(axis=1).sum())
+
+    def crossing(self, split: Split) -> int:
+        """How many pairs lie on both sides of the test set."""
+        tested = split.part == TEST
+        fitted = np.isin(split.part, [TRAIN, CALIBRATION])
+        one, other = self.first, self.second
+        return int((tested[one] & fitted[other] | fitted[one] & tested[other]).sum())
+
+    def named(self) -> list[list[str]]:
+        """The first pairs of different groups: those that no grouping knows of."""
+        first, second = self.first[self.across_groups], self.second[self.across_groups]
+        rows = zip(first[:EXAMPLES], second[:EXAMPLES], strict=True)
+        return [[self.ids[one], self.ids[other]] for one, other in rows]
+
+
+def _target(frame: pd.DataFrame, file: Path | str, splits: Mapping[int, Split]) -> Json:
+    """The images of a shift target that are, byte by byte, images of the data set too."""
+    target, _ = read_table(file)
+    same = target["content_sha256"].isin(frame["content_sha256"])
+    return {
+        "images": len(target),
+        "also_in_source": _named(target.loc[same, "image_id"]),
+        "also_fitted_on": {
+            str(seed): int(
+                target["content_sha256"]
+                .isin(frame.loc[np.isin(split.part, [TRAIN, CALIBRATION]), "content_sha256"])
+                .sum()
+            )
+            for seed, split in splits.items()
+        },
+    }
+
+
+def _missing_metadata(subgroups: pd.DataFrame) -> Json:
+    return {name: int((subgroups[name] == "").sum()) for name in sorted(subgroups.columns)}
+
+
+def _split(manifest: Manifest, split: Split) -> Json:
+    parts = {part: split.part == part for part in sorted(set(split.part))}
+    fractions = sorted(split.floors)
+    return {
+        "parts": {part: _described(manifest, mask) for part, mask in parts.items()},
+        "fractions": {
+            str(percent): {
+                **_described(manifest, split.labelled(percent)),
+                "given_one_group": list(split.floors[percent]),
+            }
+            for percent in fractions
+        },
+    }
+
+
+def _described(manifest: Manifest, mask: np.ndarray) -> Json:
+    return {
+        "images": int(mask.sum()),
+        "groups": len(np.unique(manifest.groups[mask])),
+        "classes": _per_class(manifest, mask),
+    }
+
+
+def _per_class(manifest: Manifest, mask: np.ndarray) -> dict[str, int]:
+    counts = manifest.truth[mask].sum(axis=0, dtype=np.int64)
+    return {name: int(count) for name, count in zip(manifest.classes, counts, strict=True)}
+
+
+def _named(ids: Sequence[str] | pd.Series) -> Json:
+    return {"count": len(ids), "examples": list(ids[:EXAMPLES])}

@@ -1,0 +1,21 @@
+"""The synthetic phantoms: the table that their generator wrote."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from crsbench.config import DatasetEntry
+from crsbench.data.phantoms import KINDS
+from crsbench.data.readers.table import read_table_dataset
+from crsbench.data.readers.tables import ImageTable
+
+
+def read_phantom(entry: DatasetEntry, root: Path) -> ImageTable:
+    """Read a phantom set by the `table` reader."""
+    subgroups = list(KINDS[entry.spec["phantom"]["kind"]].subgroups)
+    columns = {"id": "image_id", "path": "path", "label": "label", "group": "group"}
+    spec = {**entry.spec, "table": "table.csv", "columns": {**columns, "subgroups": subgroups}}
+    if entry.task == "multilabel":
+        spec["separator"] = "|"
+    return read_table_dataset(replace(entry, spec=spec), root)

@@ -1,0 +1,159 @@
+"""The scan: every image of a data set read and decoded once, for the manifest and the audit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from crsbench.data.near_duplicates import perceptual_hash
+from crsbench.errors import UserError
+from crsbench.images.canonical import decode
+from crsbench.progress import progress
+
+
+@dataclass(frozen=True)
+class ScannedImage:
+    """What one file turned out to be; `error` is empty for a whole image, else says what is wrong.
+
+    mode: the mode in the file, before anything became RGB; constant: whether every pixel has the
+    same colour; perceptual_hash: see `near_duplicates`.
+    """
+
+    path: str
+    error: str = ""
+    bytes: int = 0
+    content_sha256: str = ""
+    mode: str = ""
+    width: int = 0
+    height: int = 0
+    constant: bool = False
+    perceptual_hash: str = ""
+
+
+def scan_images(
+    root: Path,
+    paths: Sequence[str],
+    *,
+    label: str,
+    max_pixels: int,
+    cache_file: Path,
+    workers: int,
+) -> pd.DataFrame:
+    """Scan the files `paths` below `root`: a row a path, in their order, columns of `ScannedImage`.
+
+    A result is kept in `cache_file`, a line a file, and used again while the file's size and time
+    of change stay the same: a scan that was killed goes on where it stopped. The result does not
+    depend on the cache or on the number of worker processes.
+    """
+    stamps = [_stamp(root / path, max_pixels) for path in paths]
+    known = _read_cache(cache_file)
+    todo = [
+        (path, stamp)
+        for path, stamp in zip(paths, stamps, strict=True)
+        if stamp is not None and (path, stamp) not in known
+    ]
+    cache_file.parent.mkdir(parents=True, exist_ok=True)
+    with cache_file.open("a", encoding="utf-8") as cache, _mapper(workers) as run:
+        scanned = run(partial(scan_image, root, max_pixels=max_pixels), [path for path, _ in todo])
+        rows = zip(todo, progress(scanned, f"scan {label}", len(todo), "image"), strict=True)
+        for (path, stamp), result in rows:
+            known[path, stamp] = asdict(result)
+            if result.content_sha256:  # a file that couldn't be read may be readable next time
+                cache.write(json.dumps([stamp, known[path, stamp]]) + "\n")
+                cache.flush()
+    missing = [asdict(ScannedImage(path, "the file is missing")) for path in paths]
+    return pd.DataFrame(
+        [
+            absent if stamp is None else known[path, stamp]
+            for path, stamp, absent in zip(paths, stamps, missing, strict=True)
+        ]
+    )
+
+
+def scan_image(root: Path, path: str, *, max_pixels: int) -> ScannedImage:
+    """Read a file once: its hash, and its pixels as every encoder will get them."""
+    try:
+        content = (root / path).read_bytes()
+    except OSError as error:
+        return ScannedImage(path, f"the file cannot be read: {error.strerror}")
+    found = ScannedImage(
+        path, bytes=len(content), content_sha256=hashlib.sha256(content).hexdigest()
+    )
+    try:
+        image, mode = decode(root / path, max_pixels)
+    except UserError as error:
+        reason = str(error).replace(str(root / path), path)
+        return ScannedImage(**{**asdict(found), "error": reason})
+    return ScannedImage(
+        **{
+            **asdict(found),
+            "mode": mode,
+            "width": image.width,
+            "height": image.height,
+            "constant": all(low == high for low, high in image.getextrema()),
+            "perceptual_hash": perceptual_hash(image),
+        }
+    )
+
+
+def _stamp(file: Path, max_pixels: int) -> str | None:
+    """What a cached result hangs on; None for a missing file."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return f"{status.st_size} {status.st_mtime_ns} {max_pixels}"
+
+
+def _read_cache(file: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    known = {}
+    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
+        try:
+            stamp, result = json.loads(line)
+            known[result["path"], stamp] = asdict(ScannedImage(**result))
+        except (ValueError, TypeError, KeyError):
+            continue  # the half line of a killed scan, or a line of an older release
+    return known
+
+
+@contextmanager
+def _mapper(workers: int) -> Iterator[Any]:
+    """A `map` over worker processes, or in this one.
+
+    Decoding holds the interpreter's lock, so threads would not help. Workers are forked: a spawned
+    one would import the calling script anew, and Snakemake's scripts can't be imported.
+    """
+    if workers <= 1:
+        yield map
+        return
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(workers, context, _die_with, (os.getpid(),)) as pool:
+        try:
+            yield partial(pool.map, chunksize=8)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)  # or it would go on to the last image
+            raise
+
+
+def _die_with(parent: int) -> None:
+    """End this worker when its parent is gone: a killed job must not leave processes behind."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
