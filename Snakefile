@@ -15,10 +15,14 @@ include: "workflow/rules/data.smk"
 include: "workflow/rules/features.smk"
 include: "workflow/rules/runs.smk"
 include: "workflow/rules/tables.smk"
+include: "workflow/rules/studies.smk"
+include: "workflow/rules/checks.smk"
 
 
 rule all:
     default_target: True
     input:
         LAYOUT.report,
-        expand(LAYOUT.table, table=["runs", "rows", "axes", "crs"]),
+        expand(LAYOUT.table, table=["runs", *SCORE_TABLES, "reproduction"]),
+        rules.predictions.input if CONFIG.settings["keep_predictions"] else [],
+        rules.case_bootstrap.output if CONFIG.settings["bootstrap"]["case_replicates"] else [],

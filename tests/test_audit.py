@@ -94,7 +94,11 @@ def test_a_clean_set_is_found_clean_and_counted(entry: Entry, tmp_path: Path) ->
     assert audit["rows"] == {"expected": 60, "found": 60, "as_expected": True, "left_out": {}}
     assert audit["files"]["damaged"] == {"count": 0, "examples": []}
     assert audit["files"]["modes"] == {"RGB": 60}
-    assert audit["labels"] == {"classes": {"a": 30, "b": 30}, "without_any": 0}
+    assert audit["labels"] == {
+        "classes": {"a": 30, "b": 30},
+        "unknown": {"a": 0, "b": 0},
+        "without_any": 0,
+    }
     assert audit["groups"]["count"] == 30
     assert audit["groups"]["crossing_parts"] == {"0": 0, "1": 0}
     for kind in ("exact", "conflicting"):

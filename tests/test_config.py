@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -170,13 +171,52 @@ def test_a_wrong_registry_entry_is_told(
         load_config(content, home)
 
 
-def test_a_shift_target_must_have_its_sources_classes(
-    settings: Settings, home: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"classes": ["a", "c"]},
+            r"The shift target 'y' has the class 'c', which 'x' lacks; allowed: a, b",
+        ),
+        (
+            {"classes": ["a", "bb"]},
+            r"the class 'bb', which 'x' lacks \(did you mean 'b'\?\); allowed: a, b",
+        ),
+        (
+            {"task": "multiclass", "separator": None},
+            r"The shift target 'y' is multiclass; it must be multilabel, as 'x' is",
+        ),
+        ({"classes": ["b", "a"]}, None),
+        ({"classes": ["b"]}, None),
+    ],
+)
+def test_a_shift_target_has_classes_of_its_source_in_any_order(
+    changes: dict[str, Any], told: str | None, settings: Settings, home: Path, tmp_path: Path
 ) -> None:
     content = settings("demo")
-    other = {**DATASET, "classes": ["a", "c"]}
+    other = {key: value for key, value in {**DATASET, **changes}.items() if value is not None}
     file = tmp_path / "registry.yaml"
     file.write_text(yaml.safe_dump({"x": {**DATASET, "shift": ["y"]}, "y": other}), "utf-8")
     content |= {"dataset_registry": str(file), "datasets": ["x"]}
-    with pytest.raises(UserError, match="'y' must have the task and classes of 'x'"):
+    with nullcontext() if told is None else pytest.raises(UserError, match=told):
+        config = load_config(content, home)
+        assert list(config.targets) == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("apart", "told"),
+    [
+        (["c"], r"apart of data set 'x' names 'c', which is none of its classes"),
+        (["a", "b"], r"apart of data set 'x' leaves none of its classes"),
+        ([], r"x.apart is \[\]"),
+    ],
+)
+def test_classes_set_apart_are_some_of_the_classes(
+    apart: list[str], told: str, settings: Settings, home: Path, tmp_path: Path
+) -> None:
+    content = settings("demo")
+    file = tmp_path / "registry.yaml"
+    file.write_text(yaml.safe_dump({"x": {**DATASET, "apart": apart}}), "utf-8")
+    content |= {"dataset_registry": str(file), "datasets": ["x"]}
+    with pytest.raises(UserError, match=told):
         load_config(content, home)

@@ -21,6 +21,7 @@ from crsbench.metrics import (
     macro_auroc,
     multiclass_ece,
     reliability_bins,
+    renormalised,
     resampled_auroc,
     run_metrics,
     top_label,
@@ -281,6 +282,94 @@ class TestProperScores:
         assert brier_score("multilabel", [[1, 0]], [[0.0, 1.0]]) == 1.0
 
 
+class TestUnknownTruth:
+    """Truth −1: each label over the cases of which it is known."""
+
+    def case(self):
+        truth, probabilities = multilabel_case(150, 4, seed=15)
+        probabilities[::5] = probabilities[1]
+        truth = np.where(np.random.default_rng(16).random(truth.shape) < 0.4, -1, truth)
+        return truth, probabilities
+
+    def test_auroc_is_that_of_the_known_cases(self):
+        truth, probabilities = self.case()
+        for k, auroc in enumerate(auroc_per_class(truth, probabilities)):
+            known = truth[:, k] >= 0
+            wanted = roc_auc_score(truth[known, k], probabilities[known, k])
+            assert auroc == pytest.approx(wanted, abs=1e-12)
+
+    def test_resamples_draw_known_cases_only(self):
+        truth, probabilities = self.case()
+        weights = np.random.default_rng(17).integers(0, 3, (5, 150))
+        found = resampled_auroc(truth, probabilities, weights)
+        for r, k in np.ndindex(5, 4):
+            known = truth[:, k] >= 0
+            drawn = np.repeat(np.flatnonzero(known), weights[r, known])
+            wanted = roc_auc_score(truth[drawn, k], probabilities[drawn, k])
+            assert found[r, k] == pytest.approx(wanted, abs=1e-12)
+
+    def test_every_metric_is_the_mean_over_labels_of_their_known_cases(self):
+        truth, probabilities = self.case()
+        metrics = run_metrics("multilabel", truth, probabilities, list("abcd"), apart=["d"])
+        columns = [(truth[:, k] >= 0, k) for k in range(4)]
+        pairs = [(truth[known, k], probabilities[known, k]) for known, k in columns]
+        aurocs = [roc_auc_score(*pair) for pair in pairs]
+        assert metrics.macro_auroc == pytest.approx(np.mean(aurocs), abs=1e-12)
+        assert metrics.macro_auroc_core == pytest.approx(np.mean(aurocs[:3]), abs=1e-12)
+        briers = [brier_score_loss(*pair) for pair in pairs]
+        assert metrics.brier == pytest.approx(np.mean(briers), abs=1e-12)
+        losses = [sklearn_log_loss(*pair) for pair in pairs]
+        assert metrics.log_loss == pytest.approx(np.mean(losses), abs=1e-12)
+        errors = [expected_calibration_error(p, t) for t, p in pairs]
+        assert metrics.ece == metrics.classwise_ece == pytest.approx(np.mean(errors), abs=1e-12)
+        masses = [float(equal_mass_bins(p, t).error()) for t, p in pairs]
+        assert metrics.adaptive_ece == pytest.approx(np.mean(masses), abs=1e-12)
+        assert metrics.n_test == 150
+        counts = [bins.count.sum() for bins in metrics.reliability.values()]
+        assert counts == [known.sum() for known, _ in columns]
+
+    def test_a_label_without_known_cases_or_negatives_is_undefined_and_named(self):
+        truth, probabilities = self.case()
+        truth[:, 1] = -1
+        truth[truth[:, 2] == 0, 2] = -1
+        metrics = run_metrics("multilabel", truth, probabilities, list("abcd"))
+        assert metrics.undefined_classes == ("b", "c")
+        assert metrics.auroc["b"] is None
+        assert metrics.n_classes_defined == 2
+        assert list(metrics.reliability) == ["a", "c", "d"]
+        content = metrics.to_json()
+        assert json.loads(json.dumps(content, allow_nan=False)) == content
+
+    def test_has_the_same_bits_in_any_order_of_the_cases(self):
+        truth, probabilities = self.case()
+        first = run_metrics("multilabel", truth, probabilities, list("abcd")).to_json()
+        order = np.random.default_rng(18).permutation(150)
+        again = run_metrics("multilabel", truth[order], probabilities[order], list("abcd"))
+        assert again.to_json() == first
+
+    def test_is_for_labels_not_for_classes_and_needs_a_known_case(self):
+        with pytest.raises(ValueError, match="only 0 and 1"):
+            run_metrics("multiclass", [[1, -1]], [[0.5, 0.5]], ["a", "b"])
+        with pytest.raises(ValueError, match="of known truth"):
+            run_metrics("multilabel", [[-1, -1]], [[0.5, 0.5]], ["a", "b"])
+        with pytest.raises(ValueError, match="only 0 and 1"):
+            brier_score("multilabel", [[1, -1]], [[0.5, 0.5]])
+
+
+class TestRenormalised:
+    def test_is_the_share_of_the_rows_mass(self):
+        rows = renormalised([[0.3, 0.1], [0.0, 0.2]])
+        assert rows == pytest.approx(np.array([[0.75, 0.25], [0.0, 1.0]]))
+
+    def test_a_row_without_mass_is_uniform(self):
+        assert renormalised([[0.0, 0.0, 0.0, 0.0]]).tolist() == [[0.25] * 4]
+
+    def test_a_mass_of_the_smallest_numbers_still_sums_to_one(self):
+        rows = renormalised([[5e-324, 5e-324], [1e-300, 3e-300]])
+        assert rows.sum(axis=1) == pytest.approx(1)
+        assert rows[1] == pytest.approx([0.25, 0.75])
+
+
 class TestRunMetrics:
     @pytest.mark.parametrize(
         ("task", "case"), [("multiclass", multiclass_case), ("multilabel", multilabel_case)]
@@ -352,6 +441,29 @@ class TestRunMetrics:
         wanted = run_metrics("multilabel", truth, single.astype(float), list("abcd")).to_json()
         got = run_metrics("multilabel", np.asfortranarray(truth), single.T.copy().T, list("abcd"))
         assert got.to_json() == wanted
+
+    def test_the_core_leaves_out_the_classes_set_apart(self):
+        truth, probabilities = multilabel_case(120, 4, seed=13)
+        metrics = run_metrics("multilabel", truth, probabilities, list("abcd"), apart=["d", "b"])
+        assert metrics.macro_auroc_core == pytest.approx(
+            (metrics.auroc["a"] + metrics.auroc["c"]) / 2, abs=1e-15
+        )
+        assert metrics.macro_auroc == macro_auroc(truth, probabilities)
+        plain = run_metrics("multilabel", truth, probabilities, list("abcd"))
+        assert plain.macro_auroc_core is None
+        truth[:, [0, 2]] = 0  # nothing of the core has a positive case
+        metrics = run_metrics("multilabel", truth, probabilities, list("abcd"), apart=["d", "b"])
+        assert metrics.macro_auroc_core is None
+        assert metrics.macro_auroc is not None
+
+    def test_scores_rank_in_place_of_the_probabilities(self):
+        truth, probabilities = multiclass_case(120, 3, seed=14)
+        scores = -probabilities
+        metrics = run_metrics("multiclass", truth, probabilities, list("abc"), scores=scores)
+        plain = run_metrics("multiclass", truth, probabilities, list("abc"))
+        assert metrics.macro_auroc == macro_auroc(truth, scores)
+        assert metrics.ece == plain.ece
+        assert metrics.log_loss == plain.log_loss
 
     @pytest.mark.parametrize(
         ("change", "message"),

@@ -92,8 +92,8 @@ def test_multinomial_reaches_the_objective_of_scikit_learn(problem):
     )
     assert path.converged_.all()
     assert path.objective_[0, 0, 0] == pytest.approx(ours, rel=1e-8)
-    assert ours <= least * (1 + 1e-8)
-    if least <= ours * (1 + 1e-7):  # scikit-learn got there too
+    assert ours <= least * (1 + 1e-6)
+    if ours == pytest.approx(least, rel=1e-8):
         np.testing.assert_allclose(
             softmax(features @ coef.T + intercept), reference.predict_proba(features), atol=2e-3
         )
@@ -112,7 +112,7 @@ def test_each_label_reaches_the_objective_of_its_own_scikit_learn_fit(problem, s
         _, least = sklearn_fit(features, truth[:, label], weights, c)
         assert path.converged_[0, 0, label]
         assert path.objective_[0, 0, label] == pytest.approx(ours, rel=1e-8)
-        assert ours <= least * (1 + 1e-8)
+        assert ours <= least * (1 + 1e-6)
 
 
 @pytest.mark.parametrize(("n", "d"), [(40, 12), (30, 90)])
@@ -203,26 +203,30 @@ def test_weight_two_is_the_row_twice():
 
 @pytest.mark.parametrize("task", ["multiclass", "multilabel"])
 @pytest.mark.parametrize("precision", ["float32", "float64"])
-def test_the_way_of_large_problems_gives_the_answer_of_small_ones(monkeypatch, task, precision):
-    features, target = blobs(2000, 30, 5, seed=4, spread=0.5)
+@pytest.mark.parametrize("held", ["rotated", "as given"])
+@pytest.mark.parametrize(("n", "d"), [(2000, 30), (90, 120)])
+def test_the_ways_of_large_problems_give_the_answer_of_small_ones(
+    monkeypatch, task, precision, held, n, d
+):
+    features, target = blobs(n, d, 5, seed=4, spread=0.5)
     truth = one_hot(target, 5)
-    folds = np.stack([np.arange(2000) % 5 != fold for fold in range(5)], axis=1)
+    folds = np.stack([np.arange(n) % 5 != fold for fold in range(5)], axis=1)
     small = LogisticPath(GRID, task, tolerance=1e-9).fit(features, truth, folds)
-    before = features.copy()
-    monkeypatch.setattr(logistic, "_SMALL_PROBLEM", 0)
+    monkeypatch.setattr(logistic, "_DOUBLE", 0)
+    monkeypatch.setattr(logistic, "_ROTATED", 0 if held == "as given" else 1 << 24)
     monkeypatch.setattr(logistic, "_BLOCK_LOGITS", 1)  # blocks of 256 rows
     large = LogisticPath(GRID, task, tolerance=1e-7, precision=precision)
     large.fit(features.astype(precision), truth, folds)
     assert large.converged_.all()
-    np.testing.assert_allclose(large.objective_, small.objective_, rtol=1e-6)
+    np.testing.assert_allclose(large.objective_, small.objective_, rtol=3e-6)
     np.testing.assert_allclose(
-        large.log_loss(features, truth, ~folds), small.log_loss(features, truth, ~folds), rtol=1e-3
+        large.log_loss(features, truth, ~folds), small.log_loss(features, truth, ~folds), rtol=3e-3
     )
-    np.testing.assert_array_equal(features, before)
 
 
-def test_the_rows_given_are_never_written_to(monkeypatch):
-    monkeypatch.setattr(logistic, "_SMALL_PROBLEM", 0)
+@pytest.mark.parametrize("rotated", [0, 1 << 24])
+def test_the_rows_given_are_never_written_to(monkeypatch, rotated):
+    monkeypatch.setattr(logistic, "_ROTATED", rotated)
     features, target = blobs(500, 8, 3, seed=4)
     features = features.astype(np.float64)
     features.flags.writeable = False

@@ -33,6 +33,60 @@ def labels(n, d, n_labels, seed=0):
     return features, truth, np.arange(n) // 2
 
 
+# --- unknown labels --------------------------------------------------------------------------
+
+
+def test_a_label_is_fitted_on_its_known_rows_and_nothing_else():
+    """The same folds, C, predictions and floors as if the label's unknown rows weren't there."""
+    features, truth, groups = labels(160, 6, 4, seed=3)
+    rng = np.random.default_rng(4)
+    truth[rng.random(truth.shape) < [0.0, 0.3, 0.6, 0.5]] = -1
+    truth[truth[:, 3] == 0, 3] = -1  # a label left without negatives
+    joint = fit_probe(features, truth, groups, "multilabel", SETTINGS)
+    probabilities = joint.predict_proba(features)
+    for k in range(4):
+        rows = truth[:, k] >= 0
+        alone = fit_probe(
+            features[rows], truth[rows, k, None], groups[rows], "multilabel", SETTINGS
+        )
+        assert joint.folds_[k] == alone.folds_[0]
+        np.testing.assert_equal(joint.c_[k], alone.c_[0])
+        np.testing.assert_allclose(joint.oof_log_loss_[k], alone.oof_log_loss_[0], rtol=1e-5)
+        own = alone.predict_proba(features)[:, 0]
+        np.testing.assert_allclose(probabilities[:, k], own, atol=2e-5)
+    assert joint.floor_classes_.tolist() == [3]
+    positives = (truth[:, 3] == 1).sum()
+    assert joint.floor_probabilities_ == (positives + 1) / (positives + 2)
+
+
+def test_what_an_unknown_label_would_have_been_is_of_no_effect():
+    features, truth, groups = labels(120, 5, 3, seed=5)
+    hidden = np.random.default_rng(6).random(truth.shape) < 0.4
+    probes = []
+    for guess in (0, 1):
+        told = np.where(hidden, guess, truth)
+        known = np.where(hidden, -1, told).astype(np.int8)
+        probes.append(fit_probe(features, known, groups, "multilabel", SETTINGS))
+    np.testing.assert_array_equal(probes[0].coef_, probes[1].coef_)
+    assert not probes[0].floor_classes_.size
+
+
+def test_a_label_without_any_known_row_is_predicted_at_one_half():
+    features, truth, groups = labels(60, 4, 2, seed=7)
+    truth[:, 1] = -1
+    probe = fit_probe(features, truth, groups, "multilabel", SETTINGS)
+    assert probe.floor_classes_.tolist() == [1]
+    assert (probe.predict_proba(features)[:, 1] == 0.5).all()
+    assert probe.folds_.tolist()[1] == 0
+
+
+def test_a_class_can_not_be_unknown():
+    features, truth, groups = sample(30, 3, 3)
+    truth[0] = -1
+    with pytest.raises(ValueError, match="of 0 and 1"):
+        fit_probe(features, truth, groups, "multiclass", SETTINGS)
+
+
 # --- folds -----------------------------------------------------------------------------------
 
 

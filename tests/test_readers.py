@@ -196,21 +196,25 @@ def test_every_layout_of_chexpert_gives_the_same_images(entry_of: Entry, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("uncertain", "positive"),
+    ("uncertain", "positive", "unknown"),
     [
-        (None, 0),
-        ("zeros", 0),
-        ("ones", 3),
-        ({"Atelectasis": "ones", "Edema": "ones", "Consolidation": "zeros"}, 2),
+        (None, 0, 0),
+        ("zeros", 0, 0),
+        ("ones", 3, 0),
+        ("ignore", 0, 3),
+        ({"Atelectasis": "ones", "Edema": "ones", "Consolidation": "zeros"}, 2, 0),
+        ({"Atelectasis": "ones", "Edema": "ignore"}, 1, 1),
     ],
 )
 def test_uncertain_findings_follow_the_rule(
-    uncertain: Any, positive: int, entry_of: Entry, tmp_path: Path
+    uncertain: Any, positive: int, unknown: int, entry_of: Entry, tmp_path: Path
 ) -> None:
     entry = entry_of("chexpert", uncertain=uncertain)
     frame = read_images(entry, write_chexpert(tmp_path)).frame
     certain = 4  # one Edema, No Finding, Fracture and Support Devices
-    assert np.stack(frame["labels"]).sum() == certain + positive
+    labels = np.stack(frame["labels"])
+    assert (labels == 1).sum() == certain + positive
+    assert (labels == -1).sum() == unknown
 
 
 # ISIC 2019
@@ -676,7 +680,7 @@ def test_a_broken_release_is_told_in_one_sentence(
 @pytest.mark.parametrize(
     ("name", "changes", "told"),
     [
-        ("chexpert", {"uncertain": "ignore"}, r"uncertain is \"ignore\".*allowed: zeros, ones"),
+        ("chexpert", {"uncertain": "drop"}, r"uncertain is \"drop\".*allowed: zeros, ones, ignore"),
         ("chexpert", {"uncertain": {"Edema": "one"}}, r"uncertain.Edema is \"one\""),
         ("chexpert", {"uncertain": {"Oedema": "ones"}}, r"names 'Oedema', which is none of its"),
         ("chexpert", {"patient_share": 0.2}, r"'patient_share' of chexpert has no meaning"),

@@ -14,7 +14,8 @@ import pytest
 
 from crsbench.report import write_report
 from crsbench.report.page import Tables
-from crsbench.score import axes_table, crs_table, load_scoring
+from crsbench.score import load_scoring
+from crsbench.tables import score_tables
 
 WILD = "<script>alert('x')</script> \"Ünï\" & 🙂"
 
@@ -58,9 +59,9 @@ def page(home: Path, tmp_path: Path) -> Callable[..., str]:
         }
         runs = synthetic_runs(list(encoders), list(datasets))
         scoring = load_scoring(home / "config/scoring.yaml")
-        axes = axes_table(runs, scoring, {"d": []})
-        crs = crs_table(axes, scoring, floors=["c"])
-        write_report(tmp_path / "index.html", Tables(runs, axes, crs), encoders, datasets)
+        made = score_tables(runs, scoring, {"d": []}, None, floors=["c"], replicates=200)
+        tables = Tables(runs, made["axes"], made["crs"], made["bootstrap"])
+        write_report(tmp_path / "index.html", tables, encoders, datasets, "They agree.")
         return (tmp_path / "index.html").read_text("utf-8")
 
     return make

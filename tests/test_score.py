@@ -240,6 +240,18 @@ class TestRows:
         assert gone["ece_mean"] == pytest.approx(0.105)
         assert rows["macro_auroc_mean"].isna().sum() == 1
 
+    def test_have_the_core_where_the_runs_have_it(self):
+        runs = runs_of(two_encoders())
+        assert "macro_auroc_core_mean" not in runs_to_rows(runs)
+        runs["macro_auroc_core"] = runs["macro_auroc"] + 0.1
+        runs.loc[runs["encoder"] == "mae", "macro_auroc_core"] = None
+        rows = runs_to_rows(runs).set_index("encoder")
+        assert rows.loc["mae", "macro_auroc_core_mean"].isna().all()
+        clip = rows.loc["clip"]
+        wanted = clip["macro_auroc_mean"].to_numpy() + 0.1
+        assert clip["macro_auroc_core_mean"].to_numpy() == pytest.approx(wanted)
+        assert clip["macro_auroc_core_sd"].to_numpy() == pytest.approx(clip["macro_auroc_sd"])
+
     def test_refuse_a_run_twice_and_an_absent_column(self):
         runs = runs_of(two_encoders())
         with pytest.raises(ValueError, match="a run twice: encoder clip, dataset chexpert, seed 0"):
@@ -290,6 +302,41 @@ class TestAxes:
         row = self.table(aurocs, targets=("padchest", "mimic")).loc[("clip", 0)]
         assert row["shift_drop"] == pytest.approx((0.15 + 0.25) / 2)
         assert row["mean_drop"] == pytest.approx(0.06)
+
+    def test_an_institutions_drop_is_over_the_labels_of_both_sides(self):
+        runs = runs_of(two_encoders())
+        abroad = runs["condition"] == "mimic"
+        runs["source_macro_auroc"] = (runs["macro_auroc"] * 0 + 0.75).where(abroad)
+        runs["target_macro_auroc"] = (runs["macro_auroc"] * 0 + 0.70).where(abroad)
+        axes = axes_table(runs, SCORING, {"chexpert": ["mimic"]}).set_index(["encoder", "seed"])
+        row = axes.loc[("clip", 0)]
+        assert row["shift_drop"] == pytest.approx(0.05)
+        assert row["drop"] == pytest.approx((0.06 + 0.10 + 0.05) / 3)
+        assert row["mean_drop"] == pytest.approx(0.06)
+
+    def test_the_same_labels_on_both_sides_give_the_same_bits(self):
+        runs = runs_of(two_encoders())
+        plain = axes_table(runs, SCORING, {"chexpert": ["mimic"]})
+        key = ["encoder", "dataset", "seed", "percent"]
+        clean = runs[runs["condition"] == "clean"].set_index(key)["macro_auroc"]
+        abroad = runs["condition"] == "mimic"
+        source = clean.reindex(pd.MultiIndex.from_frame(runs[key])).to_numpy()
+        runs["source_macro_auroc"] = pd.Series(source, runs.index).where(abroad)
+        runs["target_macro_auroc"] = runs["macro_auroc"].where(abroad)
+        again = axes_table(runs, SCORING, {"chexpert": ["mimic"]})
+        pd.testing.assert_frame_equal(plain, again, check_exact=True)
+
+    def test_no_label_on_both_sides_is_no_drop_and_says_so(self):
+        runs = runs_of(two_encoders()).assign(source_macro_auroc=None, target_macro_auroc=None)
+        row = axes_table(runs, SCORING, {"chexpert": ["mimic"]}).iloc[0]
+        assert math.isnan(row["shift_drop"])
+        assert math.isnan(row["drop"])
+        assert "no class defined on both sides: mimic at 100 %" in row["missing"]
+
+    def test_one_side_without_the_other_is_refused(self):
+        runs = runs_of(two_encoders()).assign(source_macro_auroc=0.5)
+        with pytest.raises(ValueError, match="lacks the columns target_macro_auroc"):
+            axes_table(runs, SCORING, {"chexpert": ["mimic"]})
 
     @pytest.mark.parametrize(
         ("gone", "absent", "why"),

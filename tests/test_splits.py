@@ -136,3 +136,18 @@ def test_too_few_groups_are_told() -> None:
     four = manifest_of(np.array(["a", "b", "c", "e"]), truth)
     with pytest.raises(UserError, match="'d' has 4 groups, too few for a calibration part"):
         make_split(four, np.array([True, False, False, False]), 0, FRACTIONS, 0.125)
+
+
+def test_an_unknown_label_is_no_member_and_no_stratum() -> None:
+    """Splits of a set whose negatives are unknown are those of the set as it is."""
+    manifest = random_manifest(3, 400, 200, 4, multilabel=True)
+    hidden = np.random.default_rng(1).random(manifest.truth.shape) < 0.5
+    truth = np.where(hidden & (manifest.truth == 0), -1, manifest.truth).astype(np.int8)
+    unknown = manifest_of(manifest.groups, truth)
+    is_test = choose_test(manifest, 0.2)
+    assert (choose_test(unknown, 0.2) == is_test).all()
+    split = make_split(manifest, is_test, 0, FRACTIONS, 0.125)
+    other = make_split(unknown, is_test, 0, FRACTIONS, 0.125)
+    assert (other.part == split.part).all()
+    assert (other.percent == split.percent).all()
+    assert other.floors == split.floors

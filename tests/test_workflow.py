@@ -22,6 +22,12 @@ import yaml
 from conftest import snakemake_command
 from PIL import Image
 
+from crsbench.data.manifest import read_manifest
+from crsbench.files import read_table
+from crsbench.metrics import macro_auroc
+from crsbench.predictions import read_predictions
+from crsbench.studies import STUDIES
+
 Snakemake = Callable[..., subprocess.CompletedProcess[str]]
 
 ENCODERS = """
@@ -83,7 +89,12 @@ class Project:
         file.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), "utf-8")
 
     def tables(self) -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in (self.results / "tables").glob("*")}
+        """The bytes of all tables, studies with their figures, and kept predictions."""
+        return {
+            str(path.relative_to(self.results)): path.read_bytes()
+            for folder in ("tables", "studies", "predictions")
+            for path in (self.results / folder).rglob("*.*")
+        }
 
     def copy(self, folder: Path) -> Project:
         shutil.copytree(self.folder, folder, copy_function=shutil.copy2)
@@ -137,6 +148,7 @@ def make_project(folder: Path, home: Path, snakemake: Snakemake) -> Project:
         "results": "results",
         "data_root": "data",
         "encoders": ["means", "spread", "floor"],
+        "bootstrap": {"replicates": 1000, "case_replicates": 100},
         "datasets": ["tints", "chest"],
         "seeds": [0, 1],
         "fractions": [10, 100],
@@ -226,6 +238,58 @@ def test_the_report_is_one_offline_page_that_marks_what_is_synthetic(finished: P
     assert "A floor" in page
 
 
+def test_every_study_has_a_table_a_sentence_and_a_figure(finished: Project) -> None:
+    for name in STUDIES:
+        _, metadata = read_table(finished.results / f"studies/{name}.parquet")
+        assert metadata["sentence"].endswith("."), name
+        assert (finished.results / f"studies/{name}.svg").read_text("utf-8").startswith("<svg")
+    # Two ranked encoders have no correlation, and none is made up.
+    _, metadata = read_table(finished.results / "studies/rank_agreement.parquet")
+    assert metadata["sentence"] == (
+        "Not run: the panel has 2 ranked encoders, and a comparison needs 3."
+    )
+
+
+def test_published_figures_that_the_run_lacks_stay_empty(finished: Project) -> None:
+    table = pd.read_parquet(finished.results / "tables/reproduction.parquet")
+    assert not table["same_panel"].any()
+    tau = table.set_index("figure").loc["rank_agreement.kendall_tau"]
+    assert tau["published"] == 0.6
+    assert pd.isna(tau["ours"])
+    assert tau["note"].startswith("not run: the panel has 2 ranked encoders")
+    lines = (finished.results / "tables/reproduction.tsv").read_text("utf-8").splitlines()
+    assert len(lines) == len(table) + 1
+
+
+def test_kept_predictions_give_the_auroc_of_the_runs(finished: Project) -> None:
+    manifest = read_manifest(finished.results / "data/tints/manifest.parquet")
+    runs = pd.read_parquet(finished.results / "tables/runs.parquet")
+    runs = runs[(runs["dataset"] == "tints") & (runs["percent"] == 100)]
+    assert set(runs["condition"]) == {"clean", "jpeg-1", "jpeg-2", "rician_noise-1"}
+    for run in runs.itertuples():
+        file = finished.results / f"predictions/{run.encoder}/tints/seed{run.seed}.parquet"
+        kept = read_predictions(file, run.condition)
+        truth = manifest.truth[np.searchsorted(manifest.image_ids, kept.image_ids)]
+        assert macro_auroc(truth, kept.probabilities) == pytest.approx(run.macro_auroc, abs=1e-6)
+
+
+def test_test_cases_are_resampled_about_the_auroc_of_the_table(finished: Project) -> None:
+    cases = pd.read_parquet(finished.results / "tables/case_bootstrap.parquet")
+    axes = pd.read_parquet(finished.results / "tables/axes.parquet")
+    axes = axes[axes["seed"] == -1].set_index(["encoder", "dataset"])
+    clean = cases[cases["condition"] == "clean"].set_index(["encoder", "dataset"])
+    assert len(clean) == 3 * 2
+    assert clean["macro_auroc"].to_numpy() == pytest.approx(
+        axes["macro_auroc"][clean.index].to_numpy(), abs=1e-6
+    )
+    foreign = cases[cases["condition"] == "foreign"]
+    assert set(foreign["dataset"]) == {"chest"}
+    sure = cases[cases["missing"].isna()]
+    assert (sure["low"] <= sure["macro_auroc"]).all()
+    assert (sure["macro_auroc"] <= sure["high"]).all()
+    assert cases.loc[cases["missing"].notna(), ["low", "high"]].isna().all().all()
+
+
 def test_nothing_is_left_under_a_temporary_name(finished: Project) -> None:
     assert not list(finished.results.rglob("*.part"))
 
@@ -296,7 +360,8 @@ def test_a_new_encoder_reruns_no_existing_cell(project: Project) -> None:
     ended = project.run("-n")
     assert planned(ended) == {
         **{"features": 2, "shift_features": 1, "probes": 4, "run": 2 * 2 * (4 + 5)},
-        **{"runs_table": 1, "score_tables": 1, "report": 1, "all": 1},
+        **{"kept_predictions": 2 * 2, "runs_table": 1, "score_tables": 1, "studies_of_tables": 1},
+        **{"reproduction": 1, "case_bootstrap": 1, "report": 1, "all": 1},
     }
     encoders = set(re.findall(r"encoder=(\w+)", ended.stdout))
     assert encoders == {"more"}
@@ -323,7 +388,8 @@ def test_changed_anchors_rerun_the_scores_only(project: Project, home: Path) -> 
     text = (home / "config/scoring.yaml").read_text("utf-8")
     scoring.write_text(text.replace("zero: 0.30", "zero: 0.25"), "utf-8")
     project.edit("config", lambda config: config.update(scoring=str(scoring)))
-    assert planned(project.run("-n")) == {"score_tables": 1, "report": 1, "all": 1}
+    made_from_scores = ("score_tables", "studies_of_tables", "reproduction", "report", "all")
+    assert planned(project.run("-n")) == dict.fromkeys(made_from_scores, 1)
 
 
 def test_a_new_seed_extracts_nothing_again(project: Project) -> None:
@@ -343,6 +409,31 @@ def test_the_published_grid_is_planned_without_any_data(
     assert jobs["shift_features"] == 15
     assert jobs["probes"] == 43 * 5
     assert not list(tmp_path.glob("results/*"))
+
+
+def test_a_frozen_reference_scores_as_before_and_is_never_replaced(
+    project: Project, home: Path
+) -> None:
+    frozen = project.folder / "reference/demo.json"
+    before = pd.read_parquet(project.results / "tables/crs.parquet")
+    ended = project.run("--quiet", "rules", "--", "freeze_reference")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    content = frozen.read_bytes()
+    project.edit("config", lambda config: config.update(reference="reference/demo.json"))
+    ended = project.run("--quiet", "rules", "--", "crs")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    after = pd.read_parquet(project.results / "tables/crs.parquet")
+    assert set(after["reference"]) == {"demo"}
+    columns = [name for name in before if name not in ("reference", "tier")]
+    pd.testing.assert_frame_equal(after[columns], before[columns], check_exact=True)
+    scoring = project.folder / "scoring.yaml"
+    text = (home / "config/scoring.yaml").read_text("utf-8")
+    scoring.write_text(text.replace("zero: 0.30", "zero: 0.25"), "utf-8")
+    project.edit("config", lambda config: config.update(scoring=str(scoring)))
+    told(project.run("--", "crs"), r"axes\.calibration\.zero is 0\.25 .* 0\.3 in the frozen")
+    project.edit("config", lambda config: config.update(reference=None))
+    told(project.run("--", "freeze_reference"), "is a frozen reference with other content")
+    assert frozen.read_bytes() == content
 
 
 # --- what a user can get wrong ------------------------------------------------------------------

@@ -25,9 +25,15 @@ CLEAN = "clean"
 
 FEATURE_KEYS = (
     *("library", "model", "architecture", "checkpoint", "prefix", "feature", "cut_to_blocks"),
-    *("weights", "general_twin", "preprocessing"),
+    *("weights", "embeddings", "general_twin", "preprocessing"),
 )
 """The keys of an encoder's registry entry that its features depend on."""
+
+BESIDE_MANIFEST = ("title", "licence", "apart", "shift", "expected_images")
+"""The keys of a data set's registry entry that its manifest does not depend on."""
+
+EMBEDDING_FORMATS = (".arrow", ".parquet", ".npz")
+"""The endings of the files that own embeddings may lie in."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,16 @@ class DatasetEntry:
     classes: tuple[str, ...]
     shift: tuple[str, ...]
     spec: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def manifest_spec(self) -> dict[str, Any]:
+        """The part of the entry that its manifest depends on."""
+        return {key: self.spec[key] for key in self.spec if key not in BESIDE_MANIFEST}
+
+    @property
+    def apart(self) -> tuple[str, ...]:
+        """The classes that a second macro-AUROC leaves out."""
+        return tuple(self.spec.get("apart", ()))
 
     @property
     def synthetic(self) -> bool:
@@ -202,9 +218,10 @@ def _dataset_entry(name: str, spec: Mapping[str, Any], file: Path) -> DatasetEnt
 
 
 def _check_label_rules(entry: DatasetEntry, file: Path) -> None:
-    """`label_map` maps one to one on to classes, `uncertain` names classes."""
+    """`label_map` maps one to one on to classes, `uncertain` and `apart` name classes."""
     label_map, uncertain = entry.spec.get("label_map", {}), entry.spec.get("uncertain", {})
     named = {
+        "apart": list(entry.apart),
         "label_map": list(label_map.values()),
         "uncertain": [] if isinstance(uncertain, str) else list(uncertain),
     }
@@ -215,6 +232,8 @@ def _check_label_rules(entry: DatasetEntry, file: Path) -> None:
                     f"{file}: {key} of data set '{entry.name}' names '{name}', which is none of "
                     f"its classes{nearest(name, entry.classes)}."
                 )
+    if set(entry.apart) == set(entry.classes):
+        raise UserError(f"{file}: apart of data set '{entry.name}' leaves none of its classes.")
     taken = [*label_map.values(), *label_map]
     twice = sorted({name for name in entry.classes if taken.count(name) > 1})
     if twice:
@@ -257,6 +276,13 @@ def _check_relations(config: Config, encoder_file: Path, dataset_specs: Mapping[
                     f"{encoder_file}: pretraining of encoder '{encoder.name}' names the unknown "
                     f"data set '{name}'{nearest(name, dataset_specs)}."
                 )
+        _check_embeddings(encoder, encoder_file)
+    extraction = config.settings["extraction"]
+    if extraction["device"] == "cpu" and extraction["precision"] != "float32":
+        raise UserError(
+            f"extraction.precision is {extraction['precision']} with extraction.device cpu; "
+            "allowed there: float32."
+        )
     conditions = {CLEAN} | {
         f"{kind}-{level + 1}"
         for kind, levels in config.perturbations.items()
@@ -266,14 +292,23 @@ def _check_relations(config: Config, encoder_file: Path, dataset_specs: Mapping[
         if name in conditions:
             raise UserError(f"The shift target '{name}' has the name of a condition; rename it.")
         for source in config.datasets.values():
-            if name in source.shift and (target.task, target.classes) != (
-                source.task,
-                source.classes,
-            ):
-                raise UserError(
-                    f"The shift target '{name}' must have the task and classes of "
-                    f"'{source.name}' ({source.task}: {', '.join(source.classes)})."
-                )
+            if name in source.shift:
+                _check_target(source, target)
+
+
+def _check_target(source: DatasetEntry, target: DatasetEntry) -> None:
+    """A shift target has its source's task, and all or some of its classes in any order."""
+    if target.task != source.task:
+        raise UserError(
+            f"The shift target '{target.name}' is {target.task}; it must be {source.task}, as "
+            f"'{source.name}' is."
+        )
+    for name in target.classes:
+        if name not in source.classes:
+            raise UserError(
+                f"The shift target '{target.name}' has the class '{name}', which '{source.name}' "
+                f"lacks{nearest(name, source.classes)}; allowed: {', '.join(source.classes)}."
+            )
 
 
 def _select(
@@ -286,6 +321,22 @@ def _select(
                 f"{file} has: {', '.join(sorted(registry))}."
             )
     return [(name, registry[name]) for name in names]
+
+
+def _check_embeddings(encoder: EncoderEntry, file: Path) -> None:
+    """The pattern of the user's own files names each data set and condition, and their format."""
+    pattern = encoder.spec.get("embeddings", "{dataset}{condition}.npz")
+    rest = pattern.replace("{dataset}", "", 1).replace("{condition}", "", 1)
+    if len(rest) != len(pattern) - len("{dataset}{condition}") or set(rest) & set("{}"):
+        raise UserError(
+            f"{file}: embeddings of encoder '{encoder.name}' is '{pattern}'; it must hold "
+            "{dataset} and {condition}, once each, and no other braces."
+        )
+    if Path(pattern).suffix not in EMBEDDING_FORMATS:
+        raise UserError(
+            f"{file}: embeddings of encoder '{encoder.name}' is '{pattern}'; allowed endings: "
+            f"{', '.join(EMBEDDING_FORMATS)}."
+        )
 
 
 def _read_registry(file: Path, home: Path, schema: str) -> Mapping[str, Any]:

@@ -176,3 +176,6 @@ class Layout:
             condition=run.condition,
             percent=run.percent,
         )
+
+    def predictions_file(self, cell: Cell, seed: int) -> str:
+        return self.at(self.predictions, encoder=cell.encoder, dataset=cell.dataset, seed=seed)

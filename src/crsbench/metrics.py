@@ -2,13 +2,14 @@
 
 Pure functions on NumPy arrays. Throughout, ``truth`` is an (n, K) array of 0 and 1 (one-hot for a
 multi-class task, any pattern for a multi-label one) and ``probabilities`` the (n, K) array of
-predictions, where n counts test cases and K classes or labels.
+predictions, where n counts test cases and K classes or labels. Where a function says so, truth may
+also be ``UNKNOWN`` (−1): nobody knows whether the label holds, so the case does not count for it.
 
 Every function gives the same bits whatever the order of the cases: counts are integers, and
 floating-point numbers are put in ascending order before they are added up.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,6 +26,9 @@ N_BINS = 15
 ROW_SUM_TOLERANCE = 1e-3
 """How far a multi-class row may be from one: what a float16 round trip can do to it."""
 
+UNKNOWN = -1
+"""The truth of a label of which nobody knows whether it holds."""
+
 LOG_LOSS_FLOOR = float(np.finfo(np.float64).eps)
 """Probabilities are clipped to [floor, 1 − floor] in the log-loss, as scikit-learn does."""
 
@@ -39,21 +43,24 @@ def auroc_per_class(truth: npt.ArrayLike, scores: npt.ArrayLike) -> FloatArray:
     positive case scores higher (Hanley and McNeil, Radiology 1982). It is counted in integers.
 
     Args:
-        truth: (n, K) of 0 and 1.
+        truth: (n, K) of 0, 1 and ``UNKNOWN``.
         scores: (n, K), any real scores that rise with the class; infinities rank as usual.
 
     Returns:
-        (K,); NaN where the class has no positive or no negative case.
+        (K,); NaN where the class has no known positive or no known negative case.
 
     Raises:
         ValueError: the shapes differ, ``truth`` is not 0/1, or a score is NaN.
     """
-    truth, scores = _paired(truth, scores)
+    truth, scores = _paired(truth, scores, or_unknown=True)
     if np.isnan(scores).any():
         raise ValueError("scores must not be NaN")
-    labels = truth.T.astype(np.uint64, order="C")
-    columns = scores.T.copy(order="C")
-    return np.array([_auroc(*pair) for pair in zip(labels, columns, strict=True)], dtype=np.float64)
+    pairs = list(zip(truth.T.copy(order="C"), scores.T.copy(order="C"), strict=True))
+    if (truth == UNKNOWN).any():
+        known = [labels != UNKNOWN for labels, _ in pairs]
+        pairs = [(pair[0][of], pair[1][of]) for pair, of in zip(pairs, known, strict=True)]
+    aurocs = [_auroc(labels.astype(np.uint64), column) for labels, column in pairs]
+    return np.array(aurocs, dtype=np.float64)
 
 
 def macro_auroc(truth: npt.ArrayLike, scores: npt.ArrayLike) -> float:
@@ -67,14 +74,14 @@ def resampled_auroc(
     """One-vs-rest AUROC of each class in resamples of the test cases, ties exact.
 
     Args:
-        truth: (n, K) of 0 and 1.
+        truth: (n, K) of 0, 1 and ``UNKNOWN``.
         scores: (n, K).
         weights: (r, n), how often each case occurs in each resample.
 
     Returns:
-        (r, K); NaN where a class has no positive or no negative case.
+        (r, K); NaN where a class has no known positive or no known negative case.
     """
-    truth, scores = _paired(truth, scores)
+    truth, scores = _paired(truth, scores, or_unknown=True)
     weights = np.asarray(weights, dtype=np.int64)
     result = np.empty((len(weights), truth.shape[1]))
     for k, (labels, column) in enumerate(zip(truth.T, scores.T, strict=True)):
@@ -82,8 +89,8 @@ def resampled_auroc(
         ordered = column[order]
         starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
         drawn = weights[:, order]
-        positive = np.add.reduceat(drawn * labels[order], starts, axis=1)
-        negative = np.add.reduceat(drawn * (1 - labels[order]), starts, axis=1)
+        positive = np.add.reduceat(drawn * (labels[order] == 1), starts, axis=1)
+        negative = np.add.reduceat(drawn * (labels[order] == 0), starts, axis=1)
         # Twice the negatives below each group of tied scores, plus those in it, which count half.
         twice_below = 2 * np.cumsum(negative, axis=1) - negative
         pairs = positive.sum(axis=1) * negative.sum(axis=1)
@@ -260,8 +267,21 @@ def log_loss(task: Task, truth: npt.ArrayLike, probabilities: npt.ArrayLike) -> 
 # --- a whole run ---------------------------------------------------------------------------------
 
 
+def renormalised(probabilities: npt.ArrayLike) -> FloatArray:
+    """Probabilities (n, K) of some of a probe's classes, given that one of these is true.
+
+    Each row is divided by its sum. A row that gave them no probability at all says nothing of
+    which it is, and becomes uniform.
+    """
+    probabilities = np.asarray(probabilities, dtype=np.float64)
+    mass = probabilities.sum(axis=1, keepdims=True)
+    uniform = np.full_like(probabilities, 1.0 / probabilities.shape[1])
+    return np.divide(probabilities, mass, out=uniform, where=mass > 0)
+
+
 _SCALARS = (
     "macro_auroc",
+    "macro_auroc_core",
     "ece",
     "classwise_ece",
     "adaptive_ece",
@@ -279,6 +299,8 @@ class RunMetrics:
 
     macro_auroc: float | None
     """None when no class has both positive and negative test cases."""
+    macro_auroc_core: float | None
+    """The same without the classes set apart; None when no class is set apart or none is left."""
     ece: float
     classwise_ece: float
     adaptive_ece: float
@@ -313,24 +335,40 @@ class RunMetrics:
 
 
 def run_metrics(
-    task: Task, truth: npt.ArrayLike, probabilities: npt.ArrayLike, classes: Sequence[str]
+    task: Task,
+    truth: npt.ArrayLike,
+    probabilities: npt.ArrayLike,
+    classes: Sequence[str],
+    *,
+    apart: Sequence[str] = (),
+    scores: npt.ArrayLike | None = None,
 ) -> RunMetrics:
     """All metrics of a run from its test predictions.
 
+    With a truth that is ``UNKNOWN`` in places every label is judged over its known cases, then the
+    mean is taken over the labels that have any; the others have no AUROC and no reliability bins.
+
     Args:
         task: ``multiclass`` (truth one-hot, rows of probabilities sum to one) or ``multilabel``.
-        truth: (n, K) of 0 and 1.
+        truth: (n, K) of 0 and 1, for a multi-label task also ``UNKNOWN``.
         probabilities: (n, K) in [0, 1].
         classes: the K names, in the order of the columns.
+        apart: classes that ``macro_auroc_core`` leaves out; a name that is no class has no effect.
+        scores: (n, K), what the AUROC ranks by instead of the probabilities.
 
     Raises:
-        ValueError: no test cases, shapes or names that do not fit, a truth that is not 0/1 (or not
-            one-hot), a probability that is not finite or outside [0, 1], or a multi-class row that
-            is further than ``ROW_SUM_TOLERANCE`` from one.
+        ValueError: no test cases, or none of known truth; shapes or names that do not fit, a truth
+            that is not 0/1 (or not one-hot), a probability that is not finite or outside [0, 1],
+            or a multi-class row that is further than ``ROW_SUM_TOLERANCE`` from one.
     """
+    unknown = np.asarray(truth) == UNKNOWN
+    if task == "multilabel" and unknown.any():
+        truth, probabilities = _checked(task, np.where(unknown, 0, truth), probabilities, classes)
+        return _metrics_of_known(~unknown, truth, probabilities, classes, apart, scores)
     truth, probabilities = _checked(task, truth, probabilities, classes)
-    auroc = auroc_per_class(truth, probabilities)
+    auroc = auroc_per_class(truth, probabilities if scores is None else scores)
     defined = np.isfinite(auroc)
+    core = auroc[[name not in apart for name in classes]]
     per_label = reliability_bins(probabilities, truth)
     classwise = float(per_label.error().mean())
     if task == "multiclass":
@@ -351,6 +389,7 @@ def run_metrics(
         ece = classwise
     return RunMetrics(
         macro_auroc=_mean_defined(auroc) if defined.any() else None,
+        macro_auroc_core=_mean_defined(core) if apart and np.isfinite(core).any() else None,
         ece=ece,
         classwise_ece=classwise,
         adaptive_ece=adaptive_ece(task, truth, probabilities),
@@ -367,10 +406,60 @@ def run_metrics(
     )
 
 
+def _metrics_of_known(
+    known: npt.NDArray[np.bool_],
+    truth: IntArray,
+    probabilities: FloatArray,
+    classes: Sequence[str],
+    apart: Sequence[str],
+    scores: npt.ArrayLike | None,
+) -> RunMetrics:
+    """Multi-label metrics, each label over its known cases (n, K), then the mean over labels."""
+    scores = probabilities if scores is None else np.asarray(scores)
+    parts = {}
+    for k, name in enumerate(classes):
+        rows = known[:, k]
+        if rows.any():
+            columns = truth[rows, k, None], probabilities[rows, k, None]
+            parts[name] = run_metrics("multilabel", *columns, [name], scores=scores[rows, k, None])
+    if not parts:
+        raise ValueError("a run needs at least one test case of known truth, got none")
+    auroc = {name: parts[name].macro_auroc if name in parts else None for name in classes}
+    defined = [name for name in classes if auroc[name] is not None]
+    core = [auroc[name] for name in defined if name not in apart]
+
+    def mean(metric: str) -> float:
+        return float(np.mean([getattr(part, metric) for part in parts.values()]))
+
+    return RunMetrics(
+        macro_auroc=_mean_of(auroc[name] for name in defined),
+        macro_auroc_core=_mean_of(core) if apart else None,
+        ece=mean("ece"),
+        classwise_ece=mean("classwise_ece"),
+        adaptive_ece=mean("adaptive_ece"),
+        brier=mean("brier"),
+        log_loss=mean("log_loss"),
+        n_test=len(truth),
+        n_classes=len(classes),
+        n_classes_defined=len(defined),
+        undefined_classes=tuple(name for name in classes if auroc[name] is None),
+        auroc=auroc,
+        reliability={name: part.reliability[name] for name, part in parts.items()},
+    )
+
+
 # --- helpers -------------------------------------------------------------------------------------
 
 
-def _paired(truth: npt.ArrayLike, values: npt.ArrayLike) -> tuple[IntArray, FloatArray]:
+def _mean_of(values: Iterable[float]) -> float | None:
+    """Plain mean; None of nothing."""
+    values = list(values)
+    return float(np.mean(values)) if values else None
+
+
+def _paired(
+    truth: npt.ArrayLike, values: npt.ArrayLike, *, or_unknown: bool = False
+) -> tuple[IntArray, FloatArray]:
     """Both as (n, K) C-ordered arrays of int64 and float64."""
     truth = np.asarray(truth)
     values = np.ascontiguousarray(values, dtype=np.float64)
@@ -378,7 +467,7 @@ def _paired(truth: npt.ArrayLike, values: npt.ArrayLike) -> tuple[IntArray, Floa
         raise ValueError(
             f"truth and predictions must both be (n, K), got {truth.shape} and {values.shape}"
         )
-    _require_binary("truth", truth)
+    _require_binary("truth", np.where(truth == UNKNOWN, 0, truth) if or_unknown else truth)
     return np.ascontiguousarray(truth, dtype=np.int64), values
 
 

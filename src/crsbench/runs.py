@@ -6,17 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from crsbench.data.manifest import Manifest, read_manifest
-from crsbench.data.splits import TEST, TRAIN, Split, read_split
+from crsbench.config import CLEAN
+from crsbench.data.manifest import Manifest, read_contents, read_manifest
+from crsbench.data.splits import CALIBRATION, TEST, TRAIN, Split, read_split
 from crsbench.errors import UserError
 from crsbench.features.store import Features, read_features
 from crsbench.files import read_json, write_json
 from crsbench.grid import Run
-from crsbench.metrics import run_metrics
+from crsbench.metrics import RunMetrics, renormalised, run_metrics
 from crsbench.probes import FittedProbe, ProbeSettings
 
 CACHED_FILES = 16
@@ -31,16 +33,24 @@ RUN_COLUMNS = (
     *("n_classes", "n_classes_defined", "c", "converged", "capped"),
 )
 
+PARTIAL_COLUMNS = ("macro_auroc_core", "source_macro_auroc", "target_macro_auroc")
+"""What only some runs have: those of a data set with classes set apart, those on a shift target."""
+
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The files that a run reads; `target`: the shift target's manifest, empty without one."""
+    """The files that a run reads.
+
+    On a shift target also `target`, its manifest, and `clean`, the file of the same probe's run on
+    the clean test set; both are empty otherwise.
+    """
 
     probe: str
     features: str
     manifest: str
     split: str
     target: str = ""
+    clean: str = ""
 
 
 def fit_probes(
@@ -87,23 +97,57 @@ def on_raw_features(probe: FittedProbe, mean: np.ndarray, scale: np.ndarray) -> 
     return replace(probe, coef_=coef, intercept_=probe.intercept_ - coef @ mean)
 
 
-def evaluate_run(run: Run, files: RunFiles, output: Path | str) -> None:
-    """Apply a probe to the test features of the run's condition and write the metrics."""
+@dataclass(frozen=True)
+class Predicted:
+    """What a probe predicts for the n test images of a condition, in the order of their ids.
+
+    image_ids: (n,) str; truth: (n, S) int8 of the columns `shared` (S,) of the probabilities, the
+    classes that the tested data set has; probabilities: (n, K) float64 of the probe's classes.
+    """
+
+    image_ids: np.ndarray
+    truth: np.ndarray
+    shared: np.ndarray
+    probabilities: np.ndarray
+
+
+def predict_run(files: RunFiles) -> Predicted:
+    """Apply a probe to the test features of a run's condition."""
     manifest, split = _split(files.manifest, files.split)
-    probe = _probe(files.probe)
-    features = _features(files.features)
     if files.target:
         tested = _manifest(files.target)
-        rows = _unseen(tested, manifest, split)
+        rows = _unseen(files.target, files.manifest, files.split)
     else:
         tested, rows = manifest, split.part == TEST
-    probabilities = probe.predict_proba(features.rows(tested.image_ids[rows], files.features))
-    metrics = run_metrics(manifest.task, tested.truth[rows], probabilities, manifest.classes)
+    image_ids = tested.image_ids[rows]
+    features = _features(files.features).rows(image_ids, files.features)
+    probabilities = _probe(files.probe).predict_proba(features)
+    shared = [k for k, name in enumerate(manifest.classes) if name in tested.classes]
+    columns = [tested.classes.index(manifest.classes[k]) for k in shared]
+    return Predicted(image_ids, tested.truth[rows][:, columns], np.array(shared), probabilities)
+
+
+def evaluate_run(run: Run, files: RunFiles, output: Path | str, apart: Sequence[str] = ()) -> None:
+    """Apply a probe to the test features of the run's condition and write the metrics.
+
+    A shift target is judged on the classes that it shares with the probe's data set, which the file
+    names. A multi-class probe ranks their images by its probabilities as they are; its calibration
+    is that of the probabilities given that one of the shared classes is true. Beside them stand
+    `target_macro_auroc` and `source_macro_auroc`, both over exactly those classes that are shared
+    and whose AUROC is defined here and on the source's clean test set; their difference is the
+    shift's drop.
+
+    apart: classes that `macro_auroc_core` leaves out.
+    """
+    manifest, split = _split(files.manifest, files.split)
+    probe, features = _probe(files.probe), _features(files.features)
+    metrics = _metrics(manifest, predict_run(files), apart)
     write_json(
         output,
         {
             **asdict(run),
             **metrics.to_json(),
+            **(_beside_source(run, metrics, files.clean) if files.target else {}),
             "probe": {
                 "c": [None if np.isnan(c) else float(c) for c in probe.c_],
                 "converged": bool(np.all(probe.converged_)),
@@ -118,17 +162,54 @@ def evaluate_run(run: Run, files: RunFiles, output: Path | str) -> None:
     )
 
 
-def _unseen(target: Manifest, source: Manifest, split: Split) -> np.ndarray:
-    """Mask of the target's images; a group that the source trained or calibrated on is left out."""
-    if target.group_namespace != source.group_namespace:
-        return np.ones(len(target.image_ids), dtype=bool)
-    rows = ~np.isin(target.groups, source.groups[split.part != TEST])
-    if not rows.any():
+def _metrics(manifest: Manifest, tested: Predicted, apart: Sequence[str]) -> RunMetrics:
+    classes = [manifest.classes[k] for k in tested.shared]
+    scores = probabilities = tested.probabilities[:, tested.shared]
+    if manifest.task == "multiclass" and len(classes) < len(manifest.classes):
+        probabilities = renormalised(scores)
+    return run_metrics(
+        manifest.task, tested.truth, probabilities, classes, apart=apart, scores=scores
+    )
+
+
+def _beside_source(run: Run, metrics: RunMetrics, clean_file: str) -> dict[str, Any]:
+    """The shared classes, and the macro-AUROC of both sides over those defined on both."""
+    clean = read_json(clean_file)
+    if clean != clean | asdict(replace(run, condition=CLEAN)):
+        raise ValueError(f"{clean_file} is not the clean run beside {run}")
+    both = [
+        name
+        for name, auroc in metrics.auroc.items()
+        if auroc is not None and clean["auroc"][name] is not None
+    ]
+    sides = {"source_macro_auroc": clean["auroc"], "target_macro_auroc": metrics.auroc}
+    return {
+        "shared_classes": list(metrics.auroc),
+        **{
+            name: float(np.mean([auroc[name] for name in both])) if both else None
+            for name, auroc in sides.items()
+        },
+    }
+
+
+@lru_cache(CACHED_FILES)
+def _unseen(target_file: str, source_file: str, split_file: str) -> np.ndarray:
+    """Mask of the target's images without those that the source's probes have seen.
+
+    Left out are images whose file is, byte by byte, one that the source trained or calibrated on,
+    and, where the groups of both are comparable, images of a group that it did so on.
+    """
+    target, (source, split) = _manifest(target_file), _split(source_file, split_file)
+    fitted = np.isin(split.part, [TRAIN, CALIBRATION])
+    seen = np.isin(read_contents(target_file), read_contents(source_file)[fitted])
+    if target.group_namespace == source.group_namespace:
+        seen |= np.isin(target.groups, source.groups[fitted])
+    if seen.all():
         raise UserError(
-            f"Every image of the shift target '{target.dataset}' belongs to a group that "
-            f"'{source.dataset}' trains on; nothing is left to test."
+            f"'{source.dataset}' trains on every image of its shift target '{target.dataset}', or "
+            "on its group; nothing is left to test."
         )
-    return rows
+    return ~seen
 
 
 @lru_cache(CACHED_FILES)
@@ -154,8 +235,8 @@ def _probe(path: str) -> FittedProbe:
 def collect_runs(files: Sequence[Path | str]) -> pd.DataFrame:
     """The `runs` table, a row a run file, in the order of its keys.
 
-    `c` is the geometric mean over labels where each label has its own; it is missing where nothing
-    was fitted.
+    What only some runs have (`PARTIAL_COLUMNS`) is missing in the others. `c` is the geometric mean
+    over labels where each label has its own; it is missing where nothing was fitted.
     """
     rows = []
     for file in files:
@@ -164,8 +245,10 @@ def collect_runs(files: Sequence[Path | str]) -> pd.DataFrame:
         chosen = [c for c in probe["c"] if c is not None]
         content["c"] = float(np.exp(np.mean(np.log(chosen)))) if chosen else None
         content |= {name: probe[name] for name in ("converged", "capped")}
-        rows.append([content[name] for name in RUN_COLUMNS])
-    frame = pd.DataFrame(rows, columns=list(RUN_COLUMNS))
+        present = [content[name] for name in RUN_COLUMNS]
+        rows.append(present + [content.get(name) for name in PARTIAL_COLUMNS])
+    frame = pd.DataFrame(rows, columns=[*RUN_COLUMNS, *PARTIAL_COLUMNS])
     keys = ["encoder", "dataset", "seed", "condition", "percent"]
-    frame["macro_auroc"] = frame["macro_auroc"].astype(float)
+    for name in ("macro_auroc", *PARTIAL_COLUMNS):
+        frame[name] = frame[name].astype(float)
     return frame.sort_values(keys, ignore_index=True)

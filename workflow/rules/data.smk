@@ -41,7 +41,7 @@ rule manifest:
         "../../envs/cpu.yaml"
     threads: 8
     params:
-        spec=lambda wc: dict(CONFIG.dataset(wc.dataset).spec),
+        spec=lambda wc: CONFIG.dataset(wc.dataset).manifest_spec,
         max_pixels=CONFIG.settings["image"]["max_pixels"],
     script:
         "../scripts/manifest.py"

@@ -1,8 +1,15 @@
 # From images to features: one job per encoder × data set decodes each image once for all its views.
+from crsbench.features.embeddings import embedding_files
 
 
 def existing_encoder_files(wc):
-    return [file for file in encoder_files(CONFIG, wc.encoder) if file.is_file()]
+    entry = CONFIG.encoders[wc.encoder]
+    files = encoder_files(CONFIG, wc.encoder)
+    if "embeddings" in entry.spec:
+        conditions = [wc.target] if "target" in wc.keys() else ["clean", *GRID.degraded]
+        names = CONFIG.weights_root, wc.dataset, conditions
+        files = embedding_files(entry, *names).values()
+    return [file for file in files if file.is_file()]
 
 
 def encoder_spec(wc):
@@ -34,6 +41,7 @@ rule features:
         image=CONFIG.settings["image"],
         perturbations={kind: list(levels) for kind, levels in CONFIG.perturbations.items()},
         device=EXTRACTION["device"],
+        precision=EXTRACTION["precision"],
         batch_size=EXTRACTION["batch_size"],
     script:
         "../scripts/features.py"
@@ -56,6 +64,7 @@ rule shift_features:
         encoder=encoder_spec,
         image=CONFIG.settings["image"],
         device=EXTRACTION["device"],
+        precision=EXTRACTION["precision"],
         batch_size=EXTRACTION["batch_size"],
     script:
         "../scripts/features.py"

@@ -1,11 +1,23 @@
 # From runs to the tables and the report.
+from crsbench.grid import Run
+
+PANEL = {
+    "encoders": {name: dict(entry.spec) for name, entry in CONFIG.encoders.items()},
+    "datasets": {name: dict(entry.spec) for name, entry in CONFIG.datasets.items()},
+    "targets": {name: dict(entry.spec) for name, entry in CONFIG.targets.items()},
+}
+SCORE_TABLES = ["rows", "axes", "crs", "bootstrap", "bootstrap_pairs", "bootstrap_ranks"]
+
+
+def table(name):
+    return LAYOUT.at(LAYOUT.table, table=name)
 
 
 rule runs_table:
     input:
         rules.runs.input,
     output:
-        LAYOUT.table.format(table="runs"),
+        table("runs"),
     log:
         LAYOUT.log("tables", "runs"),
     conda:
@@ -16,19 +28,19 @@ rule runs_table:
 
 rule score_tables:
     input:
-        runs=LAYOUT.table.format(table="runs"),
+        runs=table("runs"),
         scoring=CONFIG.scoring_file,
+        reference=CONFIG.reference_file or [],
     output:
-        rows=LAYOUT.table.format(table="rows"),
-        axes=LAYOUT.table.format(table="axes"),
-        crs=LAYOUT.table.format(table="crs"),
+        **{name: table(name) for name in SCORE_TABLES},
     log:
         LAYOUT.log("tables", "score"),
     conda:
         "../../envs/cpu.yaml"
     params:
         shift={name: list(entry.shift) for name, entry in CONFIG.datasets.items()},
-        floors=[name for name, entry in CONFIG.encoders.items() if entry.is_floor],
+        floors=CONFIG.floors,
+        replicates=CONFIG.settings["bootstrap"]["replicates"],
     script:
         "../scripts/score_tables.py"
 
@@ -38,11 +50,43 @@ rule crs:
         rules.score_tables.output.crs,
 
 
+# One run of each ranked encoder: its file holds the digest of the encoder's weights.
+RUN_OF_ENCODER = {
+    cell.encoder: LAYOUT.run_file(Run(cell.encoder, cell.dataset, CONFIG.seeds[0], "clean", 100))
+    for cell in GRID.cells
+    if cell.encoder not in CONFIG.floors
+}
+
+
+# No output: a frozen reference must not be deleted to make room for a new one, as Snakemake would.
+# The library writes the file, or refuses to replace one that says something else.
+rule freeze_reference:
+    input:
+        runs=table("runs"),
+        axes=table("axes"),
+        scoring=CONFIG.scoring_file,
+        manifests=expand(LAYOUT.manifest, dataset=CONFIG.datasets),
+        encoder_runs=list(RUN_OF_ENCODER.values()),
+    log:
+        LAYOUT.log("freeze_reference"),
+    conda:
+        "../../envs/cpu.yaml"
+    params:
+        file=CONFIG.settings["freeze_to"],
+        encoders=list(RUN_OF_ENCODER),
+        datasets=list(CONFIG.datasets),
+        floors=CONFIG.floors,
+    script:
+        "../scripts/freeze_reference.py"
+
+
 rule report:
     input:
-        axes=rules.score_tables.output.axes,
-        crs=rules.score_tables.output.crs,
-        runs=rules.runs_table.output,
+        axes=table("axes"),
+        crs=table("crs"),
+        bootstrap=table("bootstrap"),
+        runs=table("runs"),
+        rank_agreement=LAYOUT.at(LAYOUT.study, study="rank_agreement"),
     output:
         LAYOUT.report,
     log:
@@ -50,7 +94,7 @@ rule report:
     conda:
         "../../envs/cpu.yaml"
     params:
-        encoders={name: dict(entry.spec) for name, entry in CONFIG.encoders.items()},
-        datasets={name: dict(entry.spec) for name, entry in CONFIG.datasets.items()},
+        encoders=PANEL["encoders"],
+        datasets=PANEL["datasets"],
     script:
         "../scripts/report.py"

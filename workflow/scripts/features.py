@@ -2,19 +2,23 @@ from pathlib import Path
 
 from crsbench.config import load_config
 from crsbench.errors import told_in_one_sentence
-from crsbench.features.jobs import extract_features
+from crsbench.features.embeddings import take_embeddings
 from crsbench.grid import Layout
 from crsbench.sources import image_root
 
 with told_in_one_sentence(snakemake.log[0]):
     config = load_config(snakemake.config, Path(snakemake.scriptdir).resolve().parents[1])
-    dataset = snakemake.wildcards.get("target", snakemake.wildcards.dataset)
-    extract_features(
-        config,
-        config.encoders[snakemake.wildcards.encoder],
-        image_root=image_root(config, Layout(config.results), dataset),
-        manifest_file=snakemake.input.manifest,
-        test_file=snakemake.input.get("test"),
-        outputs=snakemake.output,
-        workers=snakemake.threads - 1,
-    )
+    entry, dataset = config.encoders[snakemake.wildcards.encoder], snakemake.wildcards.dataset
+    files = {
+        "manifest_file": snakemake.input.manifest,
+        "test_file": snakemake.input.get("test"),
+        "outputs": snakemake.output,
+    }
+    if "embeddings" in entry.spec:
+        take_embeddings(config, entry, dataset, **files)
+    else:
+        from crsbench.features.jobs import extract_features  # here: own embeddings need no torch
+
+        images = snakemake.wildcards.get("target", dataset)
+        root = image_root(config, Layout(config.results), images)
+        extract_features(config, entry, image_root=root, workers=snakemake.threads - 1, **files)

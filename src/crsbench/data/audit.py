@@ -15,6 +15,7 @@ from crsbench.data.near_duplicates import near_pairs
 from crsbench.data.readers import UNKNOWN_GROUP
 from crsbench.data.splits import CALIBRATION, TEST, TRAIN, Split, read_split
 from crsbench.files import read_table, write_json
+from crsbench.metrics import UNKNOWN
 
 EXAMPLES = 20
 """How many images or pairs a finding names; it always counts all."""
@@ -103,7 +104,8 @@ def _files(scan: pd.DataFrame) -> Json:
 def _labels(manifest: Manifest) -> Json:
     return {
         "classes": _per_class(manifest, np.ones(len(manifest.truth), dtype=bool)),
-        "without_any": int((manifest.truth.sum(axis=1) == 0).sum()),
+        "unknown": _counts(manifest, manifest.truth == UNKNOWN),
+        "without_any": int((manifest.truth != 1).all(axis=1).sum()),
     }
 
 
@@ -243,7 +245,12 @@ def _described(manifest: Manifest, mask: np.ndarray) -> Json:
 
 
 def _per_class(manifest: Manifest, mask: np.ndarray) -> dict[str, int]:
-    counts = manifest.truth[mask].sum(axis=0, dtype=np.int64)
+    return _counts(manifest, manifest.truth[mask] == 1)
+
+
+def _counts(manifest: Manifest, marked: np.ndarray) -> dict[str, int]:
+    """How many rows of the mask (m, K) are marked, by class."""
+    counts = marked.sum(axis=0)
     return {name: int(count) for name, count in zip(manifest.classes, counts, strict=True)}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 
 from crsbench.config import DatasetEntry, Task
 from crsbench.data.readers import RESERVED, read_images
@@ -22,7 +23,8 @@ class Manifest:
     """The images of a data set, sorted by `image_ids`.
 
     image_ids, paths (relative to the image root), groups: (n,) str arrays; truth: (n, K) int8,
-    one-hot for multiclass and multi-hot for multilabel, columns in the order of `classes`;
+    one-hot for multiclass and multi-hot for multilabel, columns in the order of `classes`; -1 where
+    it is unknown whether a label of a multilabel set holds;
     group_namespace: manifests with the same one have comparable groups (the same patients);
     dropped: mask (n,) of images that nothing may be fitted on, None for no image.
     """
@@ -144,6 +146,12 @@ def read_manifest(path: Path | str) -> Manifest:
         frame.drop(columns=list(RESERVED)),
         frame["dropped"].to_numpy(dtype=bool),
     )
+
+
+def read_contents(path: Path | str) -> np.ndarray:
+    """The SHA-256 of each image's file, (n,) bytes in the order of the manifest's images."""
+    contents = pq.read_table(path, columns=["content_sha256"]).column(0)
+    return contents.to_numpy().astype("S")
 
 
 def _join_groups(groups: Sequence[str], contents: Sequence[str]) -> list[str]:

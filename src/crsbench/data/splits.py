@@ -100,8 +100,9 @@ class _Groups:
         """used: mask (n,) of the images that count."""
         names, of_image = np.unique(manifest.groups, return_inverse=True)
         labels = np.zeros((len(names), len(manifest.classes)), dtype=bool)
-        np.logical_or.at(labels, of_image[used], manifest.truth[used].astype(bool))
-        strata = _rarest_label(labels, manifest.truth[used].sum(axis=0))
+        members = manifest.truth[used] == 1  # an unknown label is none
+        np.logical_or.at(labels, of_image[used], members)
+        strata = _rarest_label(labels, members.sum(axis=0))
         sizes = np.bincount(of_image[used], minlength=len(names))
         return cls(manifest.dataset, names, of_image, sizes, labels, strata)
 

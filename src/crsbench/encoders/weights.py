@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import hashlib
 import importlib.resources
 import json
@@ -15,7 +16,7 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from safetensors import safe_open
 
-from crsbench.config import EncoderEntry
+from crsbench.config import Config, EncoderEntry
 from crsbench.errors import UserError
 from crsbench.files import sha256_of_file
 from crsbench.shards import shards_of
@@ -90,6 +91,8 @@ def _from_hub(entry: EncoderEntry, name: str, download: bool) -> Path:
         )
         files = dict.fromkeys([*configuration_beside(entry), weights["file"], name])
         command = " ".join(["hf download", repository, *files, *_at(revision)])
+        if name.endswith(".index.json"):  # which shards are wanted is not known without it
+            command = "snakemake --cores 1 stage"
         raise UserError(
             f"Encoder '{entry.name}': {name} of the hub's {repository} at {revision} is not at "
             f"hand ({_reason(error)});{terms} stage it with `{command}`."
@@ -111,20 +114,57 @@ def beside(entry: EncoderEntry, name: str) -> str:
     return str(Path(entry.spec["weights"]["file"]).parent / name)
 
 
-def stage(entry: EncoderEntry, weights_root: Path) -> list[Path]:
-    """Fetch, and download where need be, every file that loading the encoder reads.
+def stage(entry: EncoderEntry, weights_root: Path, *, download: bool = True) -> list[Path]:
+    """Every file that loading the encoder reads, fetched and, where need be, downloaded.
 
-    Returns their local paths; empty for encoders without weights and for timm's own `hub`, which
-    only timm itself can fetch. Raises UserError as `fetch` does.
+    Returns their local paths, the weights first; empty for an encoder without weights. Nothing is
+    downloaded when `download` is false or HF_HUB_OFFLINE is set. Raises UserError as `fetch` does.
     """
     weights = entry.spec.get("weights")
-    if not isinstance(weights, Mapping):
+    if weights in (None, "untrained"):
         return []
-    file = fetch(entry, weights_root)
+    if weights == "hub":
+        return [_timms_own(entry, download)]
+    file = fetch(entry, weights_root, download=download)
     names = configuration_beside(entry)
     if file.name.endswith(".index.json"):
         names += [beside(entry, shard) for shard in shards_of(file, entry.prefixes)]
-    return [file, *(fetch(entry, weights_root, name) for name in names)]
+    return [file, *(fetch(entry, weights_root, name, download=download) for name in names)]
+
+
+def stage_all(config: Config) -> None:
+    """Stage every encoder of a configuration, a printed sentence for each.
+
+    Raises UserError naming those that could not be staged whole, after all were tried.
+    """
+    failed = []
+    for entry in config.encoders.values():
+        try:
+            files = stage(entry, config.weights_root)
+        except UserError as error:
+            failed.append(entry.name)
+            print(f"not staged: {error}", flush=True)
+            continue
+        where = f"at hand in {files[0].parent}" if files else "needs no weights"
+        print(f"staged: {entry.name}, {where}", flush=True)
+    if failed:
+        raise UserError(
+            f"{len(failed)} of {len(config.encoders)} encoders were not staged: "
+            f"{', '.join(failed)}; each says above what it lacks."
+        )
+
+
+def _timms_own(entry: EncoderEntry, download: bool) -> Path:
+    """The weights that timm itself takes for one of its model names."""
+    import timm  # here, so that only its own encoders ask for it
+
+    name = entry.spec["model"]
+    known = timm.get_pretrained_cfg(name) if timm.is_model(name.split(".")[0]) else None
+    if known is None or not known.hf_hub_id:
+        raise UserError(f"Encoder '{entry.name}': timm knows no weights on the hub for '{name}'.")
+    file = known.hf_hub_filename or "model.safetensors"
+    hub = {"weights": {"hub": known.hf_hub_id, "file": file}}
+    return fetch(dataclasses.replace(entry, spec={**entry.spec, **hub}), Path(), download=download)
 
 
 def _reason(error: Exception) -> str:

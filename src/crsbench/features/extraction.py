@@ -25,6 +25,9 @@ from crsbench.progress import progress
 LIBRARIES = ("numpy", "open_clip_torch", "pillow", "timm", "torch", "transformers")
 """What a feature file names the versions of."""
 
+FLOAT32 = "float32"
+"""The precision that every other one is measured against."""
+
 
 @dataclass(frozen=True)
 class View:
@@ -72,22 +75,25 @@ def extract(
     batch_size: int,
     workers: int,
     metadata: Mapping[str, Any],
+    precision: str = FLOAT32,
 ) -> None:
     """Write the features of every view to its condition's file, each whole or absent.
 
     Batches hold `batch_size` views in the order of images and conditions, so that the bits depend
-    on nothing else; `workers` processes decode and degrade ahead (0: this process does). Raises
+    on nothing else; `workers` processes decode and degrade ahead (0: this process does). The
+    forward pass computes in `precision`, by autocast; features are stored as float32. Raises
     UserError naming the image that can't be read or whose features are not finite.
     """
     with ExitStack() as stack:
         writers = {
             condition: stack.enter_context(
-                FeatureWriter(path, _metadata(encoder, views, condition, metadata))
+                FeatureWriter(path, _metadata(encoder, views, condition, precision, metadata))
             )
             for condition, path in outputs.items()
         }
         for batch in _batches(_in_order(views, workers, encoder.name, metadata), batch_size):
-            for view, row in zip(batch, _encode(encoder, batch, device), strict=True):
+            rows = encode_views(encoder, batch, device, precision)
+            for view, row in zip(batch, rows, strict=True):
                 writers[view.condition].append(view.image_id, row)
 
 
@@ -114,9 +120,15 @@ def _batches(views: Iterator[View], batch_size: int) -> Iterator[list[View]]:
 
 
 @torch.inference_mode()
-def _encode(encoder: LoadedEncoder, batch: Sequence[View], device: torch.device) -> np.ndarray:
+def encode_views(
+    encoder: LoadedEncoder, batch: Sequence[View], device: torch.device, precision: str
+) -> np.ndarray:
+    """(len(batch), width) float32; UserError for another shape or a feature that is not finite."""
     pixels = torch.from_numpy(np.stack([view.pixels for view in batch]))
-    rows = encoder.encode(pixels.to(device, memory_format=torch.channels_last))
+    pixels = pixels.to(device, memory_format=torch.channels_last)
+    reduced = precision != FLOAT32
+    with torch.autocast(device.type, getattr(torch, precision), enabled=reduced):
+        rows = encoder.encode(pixels)
     if rows.ndim != 2 or len(rows) != len(batch):
         raise UserError(
             f"The encoder '{encoder.name}' gave an output of shape {tuple(rows.shape)} for "
@@ -134,7 +146,11 @@ def _encode(encoder: LoadedEncoder, batch: Sequence[View], device: torch.device)
 
 
 def _metadata(
-    encoder: LoadedEncoder, views: ImageViews, condition: str, metadata: Mapping[str, Any]
+    encoder: LoadedEncoder,
+    views: ImageViews,
+    condition: str,
+    precision: str,
+    metadata: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What made a feature file, for its schema: enough to trace any number to its origin."""
     return {
@@ -146,6 +162,6 @@ def _metadata(
         "preprocessing": asdict(encoder.preprocessing),
         "short_side": views.short_side,
         "levels": {kind: list(levels) for kind, levels in views.levels.items()},
-        "dtype": "float32",
+        "dtype": precision,
         "versions": {name: version(name) for name in LIBRARIES},
     }

@@ -13,6 +13,7 @@ from crsbench.data.manifest import read_manifest
 from crsbench.data.splits import read_test
 from crsbench.encoders import load_encoder
 from crsbench.errors import UserError
+from crsbench.features.agreement import check_agreement
 from crsbench.features.extraction import ImageViews, extract
 from crsbench.threads import use_one_thread
 
@@ -31,7 +32,8 @@ def extract_features(
 
     With a test file the outputs are named `{condition}.arrow`: clean holds every image, a degraded
     condition the test images. Without one the data set is a shift target: one output, its clean
-    images.
+    images. Before the first image is extracted a sample must agree between batches and, in a
+    reduced precision, with float32 (`check_agreement`).
     """
     manifest = read_manifest(manifest_file)
     if test_file is None:
@@ -55,12 +57,7 @@ def extract_features(
         short_side=config.settings["image"]["short_side"],
         max_pixels=config.settings["image"]["max_pixels"],
     )
-    extract(
-        encoder,
-        views,
-        files,
-        device=device,
-        batch_size=settings["batch_size"],
-        workers=workers,
-        metadata={"dataset": manifest.dataset},
-    )
+    how = {name: settings[name] for name in ("batch_size", "precision")}
+    check_agreement(encoder, views, device=device, **how)
+    metadata = {"dataset": manifest.dataset}
+    extract(encoder, views, files, device=device, workers=workers, metadata=metadata, **how)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import zipfile
 import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 
@@ -13,8 +16,12 @@ from crsbench.errors import UserError
 from crsbench.files import whole_or_absent
 
 _ROWS_AT_ONCE = 4096  # bounds the float64 copy of the features
-# What np.load raises for a file that is cut off, changed or of another kind; TypeError: an npy.
-_DAMAGE = (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error)
+_KIND = "crsbench probe: "
+# What a file that is cut off, changed or of another kind raises.
+_DAMAGE = (
+    *(OSError, EOFError, zipfile.BadZipFile, zlib.error),
+    *(ValueError, TypeError, AttributeError, IndexError),
+)
 
 
 @dataclass(frozen=True)
@@ -33,23 +40,16 @@ class ProbeSettings:
 
     c_grid: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
     folds: int = 5
-    tolerance: float = 5e-8
+    tolerance: float = 1e-8
     max_iterations: int = 500
     time_cap_seconds: float = 3600.0
     precision: str = "float32"
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        ascending = all(a < b for a, b in zip(self.c_grid, self.c_grid[1:], strict=False))
-        if not self.c_grid or not ascending or not self.c_grid[0] > 0:
-            raise ValueError(f"c_grid is {self.c_grid}; positive ascending numbers are needed.")
+        check_c_grid(self.c_grid)
         if self.folds < 2:
             raise ValueError(f"folds is {self.folds}; at least 2 are needed.")
-
-    @property
-    def default_c(self) -> float:
-        """The C where no two folds can be made: the grid's middle value (of two, the lower)."""
-        return self.c_grid[(len(self.c_grid) - 1) // 2]
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,99 +90,145 @@ class FittedProbe:
         Multiclass: softmax over the fitted classes, scaled by 1 minus the floors. Multilabel: a
         sigmoid per label.
         """
-        features = np.asarray(features)
-        if features.ndim != 2 or features.shape[1] != self.coef_.shape[1]:
-            raise ValueError(
-                f"features have shape {features.shape}; (m, {self.coef_.shape[1]}) is needed."
-            )
-        probabilities = np.empty((len(features), len(self.coef_)))
-        for start in range(0, len(features), _ROWS_AT_ONCE):
-            block = features[start : start + _ROWS_AT_ONCE].astype(np.float64)
-            logits = block @ self.coef_.T + self.intercept_
-            probabilities[start : start + _ROWS_AT_ONCE] = self._probabilities(logits)
-        return probabilities
-
-    def _probabilities(self, logits: np.ndarray) -> np.ndarray:
-        if self.task == "multilabel":
-            probabilities = np.exp(-np.logaddexp(0.0, -logits))
-        else:
-            logits[:, self.floor_classes_] = -np.inf
-            odds = np.exp(logits - logits.max(1, keepdims=True))
-            share = (1.0 - self.floor_probabilities_.sum()) / odds.sum(1, keepdims=True)
-            probabilities = odds * share
-        probabilities[:, self.floor_classes_] = self.floor_probabilities_
-        return probabilities
+        return probabilities_of(
+            features,
+            self.coef_.shape[1],
+            lambda block: block @ self.coef_.T + self.intercept_,
+            self.task,
+            self.floor_classes_,
+            self.floor_probabilities_,
+        )
 
     def save(self, path: Path | str) -> None:
         """Write an npz without pickle; equal probes give equal bytes."""
-        save_arrays(path, "logistic", {f.name: getattr(self, f.name) for f in fields(self)})
+        save_probe(path, "logistic", self)
 
     @classmethod
     def load(cls, path: Path | str) -> FittedProbe:
         """Read what `save` wrote; raises UserError naming the file when it is anything else."""
-        arrays = load_arrays(path, "logistic", {f.name for f in fields(cls)})
-        try:
-            probe = cls(
-                **arrays
-                | {
-                    "task": str(arrays["task"][()]),
-                    "n_train_": int(arrays["n_train_"][()]),
-                    "capped_": bool(arrays["capped_"][()]),
-                }
-            )
-            probe._check_shapes()
-        except (TypeError, ValueError, IndexError) as error:
-            raise _unreadable(path, str(error)) from error
-        return probe
+        return load_probe(path, "logistic", cls)
 
-    def _check_shapes(self) -> None:
+    def expected_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape that each array must have, given the others."""
         n_classes, n_features = self.coef_.shape
-        n_problems = {"multiclass": 1, "multilabel": n_classes}.get(self.task)
-        if n_problems is None:
-            raise ValueError(f"its task is {self.task!r}")
+        n_problems = 1 if self.task == "multiclass" else n_classes
         n_floors = len(self.floor_classes_)
-        expected = {
+        per_problem = ("c_", "folds_", "n_iter_", "gradient_norm_", "objective_", "converged_")
+        return {
             "coef_": (n_classes, n_features),
             "intercept_": (n_classes,),
             "oof_log_loss_": (n_problems, len(self.c_grid_)),
             "floor_classes_": (n_floors,),
             "floor_probabilities_": (n_floors,),
-        }
-        for name in ("c_", "folds_", "n_iter_", "gradient_norm_", "objective_", "converged_"):
-            expected[name] = (n_problems,)
-        for name, shape in expected.items():
-            if getattr(self, name).shape != shape:
-                raise ValueError(f"its {name} has shape {getattr(self, name).shape}, not {shape}")
+        } | dict.fromkeys(per_problem, (n_problems,))
 
 
-def save_arrays(path: Path | str, kind: str, content: dict[str, object]) -> None:
-    """Write arrays, numbers and strings as an npz, whole or not at all.
+def check_c_grid(c_grid: Sequence[float]) -> None:
+    """Raise ValueError unless the grid is positive, finite and ascending."""
+    ascending = all(a < b for a, b in itertools.pairwise(c_grid))
+    if not c_grid or not ascending or not 0 < c_grid[0] <= c_grid[-1] < float("inf"):
+        raise ValueError(f"c_grid is {c_grid}; positive finite ascending numbers are needed.")
+
+
+def default_c(c_grid: Sequence[float]) -> float:
+    """The C where no two folds can be made: the grid's middle value (of two, the lower)."""
+    return c_grid[(len(c_grid) - 1) // 2]
+
+
+def probabilities_of(
+    features: np.ndarray,
+    width: int,
+    logits_of: Callable[[np.ndarray], np.ndarray],
+    task: str,
+    floor_classes: np.ndarray,
+    floor_probabilities: np.ndarray,
+) -> np.ndarray:
+    """Probabilities (m, K) of features (m, width), by blocks of rows in float64.
+
+    Multiclass: softmax over the classes that are not at their floor, scaled by 1 minus the floors.
+    Multilabel: a sigmoid per label. Raises ValueError for features of another width.
+    """
+    features = np.asarray(features)
+    if features.ndim != 2 or features.shape[1] != width:
+        raise ValueError(f"features have shape {features.shape}; (m, {width}) is needed.")
+    starts = range(0, max(1, len(features)), _ROWS_AT_ONCE)
+    blocks = (features[start : start + _ROWS_AT_ONCE].astype(np.float64) for start in starts)
+    logits = np.concatenate([logits_of(block) for block in blocks])
+    if task == "multilabel":
+        probabilities = np.exp(-np.logaddexp(0.0, -logits))
+    else:
+        logits[:, floor_classes] = -np.inf
+        odds = np.exp(logits - logits.max(1, keepdims=True))
+        probabilities = odds * ((1.0 - floor_probabilities.sum()) / odds.sum(1, keepdims=True))
+    probabilities[:, floor_classes] = floor_probabilities
+    return probabilities
+
+
+def class_floors(members: np.ndarray, n_rows: np.ndarray | int, task: str) -> np.ndarray:
+    """Constant probability (K,) of each class or label that cannot be fitted, NaN for the others.
+
+    A class without members among n rows and K classes: 1/(n + K). A label without positives or
+    without negatives: (positives + 1)/(n + 2), Laplace's rule of succession.
+    """
+    if task == "multiclass":
+        return np.where(members == 0, 1.0 / (n_rows + len(members)), np.nan)
+    lacking = (members == 0) | (members == n_rows)
+    return np.where(lacking, (members + 1.0) / (n_rows + 2.0), np.nan)
+
+
+class _Storable(Protocol):
+    """A dataclass of plain arrays, numbers and strings, one of them its task."""
+
+    __dataclass_fields__: ClassVar[dict]
+    task: str
+
+    def expected_shapes(self) -> dict[str, tuple[int, ...]]: ...
+
+
+_Probe = TypeVar("_Probe", bound=_Storable)
+
+
+def save_probe(path: Path | str, kind: str, probe: _Storable) -> None:
+    """Write a probe as an npz, whole or not at all.
 
     `np.savez` stamps every member with 1980-01-01, so equal content gives equal bytes.
     """
-    arrays = {name: np.asarray(value) for name, value in content.items()}
+    arrays = {field.name: np.asarray(getattr(probe, field.name)) for field in fields(probe)}
     if any(array.dtype.hasobject for array in arrays.values()):
         raise ValueError("a probe file holds plain arrays only.")
     with whole_or_absent(path) as part, part.open("wb") as handle:
-        np.savez(handle, kind=np.asarray(f"crsbench probe: {kind}"), **arrays)
+        np.savez(handle, kind=np.asarray(_KIND + kind), **arrays)
 
 
-def load_arrays(path: Path | str, kind: str, names: set[str]) -> dict[str, np.ndarray]:
-    """The arrays of a file that `save_arrays` wrote with this kind and these names."""
+def load_probe(path: Path | str, kind: str, cls: type[_Probe]) -> _Probe:
+    """Read what `save_probe` wrote; raises UserError naming the file when it is anything else."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
+        _check_names(arrays, kind, {field.name for field in fields(cls)})
+        values = {name: a if a.ndim else a.item() for name, a in arrays.items()}
+        probe = cls(**values)
+        _check_shapes(probe)
     except FileNotFoundError as error:
-        raise UserError(f"the probe file {path} does not exist.") from error
+        raise UserError(f"The probe file {path} does not exist.") from error
     except _DAMAGE as error:
-        raise _unreadable(path, str(error)) from error
-    found = str(arrays.pop("kind", "of no known kind"))
-    if found != f"crsbench probe: {kind}":
-        raise _unreadable(path, f"it is {found}, not crsbench probe: {kind}")
+        reason = f"{path} is no readable probe file ({error}); delete it and rerun."
+        raise UserError(reason) from error
+    return probe
+
+
+def _check_names(arrays: dict[str, np.ndarray], kind: str, names: set[str]) -> None:
+    found = str(arrays.pop("kind", "a file of another kind"))
+    if found != _KIND + kind:
+        raise ValueError(f"it is {found}, not {_KIND + kind}")
     if set(arrays) != names:
-        raise _unreadable(path, f"its arrays are {sorted(arrays)}, not {sorted(names)}")
-    return arrays
+        raise ValueError(f"it holds {sorted(arrays)}, not {sorted(names)}")
 
 
-def _unreadable(path: Path | str, reason: str) -> UserError:
-    return UserError(f"{path} is no readable probe file ({reason}); delete it and rerun.")
+def _check_shapes(probe: _Storable) -> None:
+    if probe.task not in ("multiclass", "multilabel"):
+        raise ValueError(f"its task is {probe.task!r}")
+    for name, shape in probe.expected_shapes().items():
+        found = np.shape(getattr(probe, name))
+        if found != shape:
+            raise ValueError(f"its {name} has shape {found}, not {shape}")

@@ -33,8 +33,10 @@ from crsbench.errors import UserError
 _HISTORY = 12
 _SUFFICIENT_DECREASE = 1e-4
 _SMALLEST_STEP = 1e-8
-_BLOCK_LOGITS = 1 << 20  # logits held at once, so that a block stays in the processor's cache
-_SMALL_PROBLEM = 1 << 22  # numbers in the rotated matrix; up to here it is held, in float64
+_BLOCK_LOGITS = 1 << 18  # logits held at once, so that a block stays in the processor's cache
+_DOUBLE = 1 << 20  # numbers in the rotated matrix: up to here it is float64
+_ROTATED = 1 << 24  # numbers in the rotated matrix: up to here it is held, else the features are
+_ROWS_PER_DIRECTION = 4  # that the eigenbasis is found from
 _ABSENT = -1e30  # logit of a class without members: its probability is exactly 0, never NaN
 _RELATIVE_ROUNDING = {torch.float32: 2e-7, torch.float64: 1e-13}  # of an objective
 
@@ -49,10 +51,13 @@ class LogisticPath:
         "multilabel" (an independent binary problem per label).
     tolerance : a problem has converged when the expected decrease of its objective, half of
         gradient^T H gradient with H the L-BFGS metric, is at most this share of the objective.
+        For standardised features and C up to 10 the objective is then some ten tolerances above its
+        least, fifty at worst, or 1e-7 of itself where float32 rounds; at C of 1000 and more, almost
+        separable rows can leave the expectation thousands of times too small.
     max_iterations : most passes over the features.
     time_cap_seconds : wall time after which the optimisation stops where it stands.
     precision : "float32" or "float64", of the passes over the feature matrix. Small problems
-        (n * min(n, d) up to four million) always use float64; sums over blocks always do.
+        (n * min(n, d) up to a million) always use float64; sums over blocks always do.
     device : "cpu" or a CUDA device.
 
     Fitted state, with W weightings, S values of C, K classes or labels, d features and
@@ -74,7 +79,7 @@ class LogisticPath:
         self,
         c_grid: Sequence[float],
         task: str,
-        tolerance: float = 5e-8,
+        tolerance: float = 1e-8,
         max_iterations: int = 500,
         time_cap_seconds: float = float("inf"),
         precision: str = "float32",
@@ -178,40 +183,24 @@ class _Space:
 
     @classmethod
     def rotated_to(cls, features: np.ndarray, precision: str, device: str) -> _Space:
-        """The eigenbasis of the centred features."""
+        """The eigenbasis of the centred features, held as coordinates in it unless too large."""
         n, d = features.shape
-        if n * min(n, d) <= _SMALL_PROBLEM:
-            return cls._small(features, device)
-        rows = _as_tensor(features, precision, device)
-        # Here the basis only preconditions: evenly spaced rows are enough to find it.
-        sample = rows[:: max(1, n // (16 * d))].to(torch.float64)
-        mean = sample.mean(0)
-        sample = sample - mean
-        values, rotation = torch.linalg.eigh(sample.T @ sample / len(sample))
-        return cls(rows, False, rotation, mean, values.clamp(min=0.0))
-
-    @classmethod
-    def _small(cls, features: np.ndarray, device: str) -> _Space:
-        """Hold the rows in their own span, at most min(n, d) wide.
-
-        Exact: the penalty keeps the coefficients in the span of the centred rows.
-        """
-        rows = _as_tensor(features, "float64", device)
-        mean = rows.mean(0)
-        rows = rows - mean
-        n, d = rows.shape
-        if n <= d:
-            values, left = _eigen_of_rank(rows @ rows.T)
-            rotation = rows.T @ (left / values.sqrt())
-        else:
-            values, rotation = _eigen_of_rank(rows.T @ rows)
-        return cls(rows @ rotation, True, rotation, mean, values / n)
+        size = n * min(n, d)
+        rows = _as_tensor(features, "float64" if size <= _DOUBLE else precision, device)
+        mean = sum(block.to(torch.float64).sum(0) for block in rows.split(1024)) / n
+        rotation, spectrum = _span(rows - mean) if n <= d else _eigenbasis(rows, mean)
+        if size > _ROTATED:
+            return cls(rows, False, rotation, mean, spectrum)
+        coordinates = rows.new_empty((n, len(spectrum)))
+        for given, turned in zip(rows.split(1024), coordinates.split(1024), strict=True):
+            turned.copy_((given - mean) @ rotation)
+        return cls(coordinates, True, rotation, mean, spectrum)
 
     @classmethod
     def as_given(cls, features: np.ndarray, precision: str, device: str) -> _Space:
         """The features' own coordinates, for evaluation only."""
-        small = features.size <= _SMALL_PROBLEM
-        rows = _as_tensor(features, "float64" if small else precision, device)
+        double = features.size <= _DOUBLE
+        rows = _as_tensor(features, "float64" if double else precision, device)
         nothing = torch.empty(0)
         return cls(rows, True, nothing, nothing, nothing)
 
@@ -575,11 +564,26 @@ def _shrinkage(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
     return torch.nan_to_num(share, nan=0.1).clamp(0.1, 0.5)
 
 
-def _eigen_of_rank(gram: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Eigenvalues (r,) and eigenvectors (m, r) of the directions that are not rounding noise."""
-    values, vectors = torch.linalg.eigh(gram)
+def _span(centred: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Orthonormal basis (d, r) of the span of n <= d centred rows, and its spectrum (r,).
+
+    The penalty keeps the coefficients in that span, so nothing is lost outside it.
+    """
+    values, left = torch.linalg.eigh(centred @ centred.T)
     kept = values > 1e-13 * values.abs().max().clamp(min=1e-300)
-    return values[kept], vectors[:, kept]
+    values = values[kept]
+    return centred.T @ (left[:, kept] / values.sqrt()), values / len(centred)
+
+
+def _eigenbasis(rows: torch.Tensor, mean: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Orthonormal eigenbasis (d, d) of evenly spaced rows, n > d, and its spectrum (d,).
+
+    Any orthonormal basis leaves the problem as it is; a good one preconditions it.
+    """
+    n, d = rows.shape
+    centred = rows[:: max(1, n // (_ROWS_PER_DIRECTION * d))] - mean
+    values, rotation = torch.linalg.eigh(centred.T @ centred / len(centred))
+    return rotation, values.clamp(min=0.0)
 
 
 def _as_tensor(features: np.ndarray, precision: str, device: str) -> torch.Tensor:

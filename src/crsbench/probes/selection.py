@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from crsbench.files import sha256_number
-from crsbench.probes.fitted import FittedProbe, ProbeSettings
+from crsbench.metrics import UNKNOWN
+from crsbench.probes.fitted import FittedProbe, ProbeSettings, class_floors, default_c
 from crsbench.probes.logistic import LogisticPath, check_features, check_truth
 
 # Out-of-fold losses closer than this share are one: they differ by the solver's tolerance only.
@@ -22,14 +23,15 @@ def fit_probe(
     """Fit the logistic probe on the given rows and nothing else.
 
     features : (n, d) float32, standardised by the caller. truth : (n, K) of 0 and 1, one-hot for
-    "multiclass", multi-hot for "multilabel". groups : (n,) strings or integers; rows of a group
-    stay in one fold. Rows should come sorted by image id: another order moves the objectives by
-    about the tolerance, the same order gives the same bits.
+    "multiclass", multi-hot for "multilabel", where it may also be -1: unknown, so that the row
+    counts for nothing in that label's folds, fits and floor. groups : (n,) strings or integers;
+    rows of a group stay in one fold. Rows should come sorted by image id: another order moves the
+    objectives by about the tolerance, the same order gives the same bits.
 
     C minimises the mean out-of-fold log-loss; ties go to the stronger regularisation. A multilabel
     probe chooses C per label, from folds of its own: the labels are separate binary problems, and
     a common C or common folds would let a rare label decide for the others. Where no two folds can
-    be made C is `settings.default_c`.
+    be made C is the middle of the grid.
 
     A class without members is predicted at 1/(n + K), the others scaled by what is left; a label
     without positives or without negatives at (positives + 1)/(n + 2), Laplace's rule. Within a
@@ -41,11 +43,11 @@ def fit_probe(
     settings = settings or ProbeSettings()
     features, truth, groups = np.asarray(features), np.asarray(truth), np.asarray(groups)
     check_features(features)
+    known = (truth != UNKNOWN) | (task != "multilabel")
+    truth = np.where(known, truth, 0)
     check_truth(truth, len(features), task)
-    if groups.shape != (len(features),):
-        raise ValueError(f"groups have shape {groups.shape}; ({len(features)},) is needed.")
-    fold, n_folds = _folds_per_problem(truth, groups, task, settings.folds)
-    trained = _training_masks(fold, n_folds, task)
+    fold, n_folds = _folds_per_problem(truth, known, groups, task, settings.folds)
+    trained = _training_masks(fold, n_folds, known, task)
     path = LogisticPath(
         settings.c_grid,
         task,
@@ -55,8 +57,8 @@ def fit_probe(
         precision=settings.precision,
         device=settings.device,
     ).fit(features, truth, trained)
-    losses = _out_of_fold_log_loss(path, features, truth, trained, n_folds)
-    return _fitted(path, losses, n_folds, truth, settings)
+    losses = _out_of_fold_log_loss(path, features, truth, known, trained, n_folds)
+    return _fitted(path, losses, n_folds, truth, known, settings)
 
 
 def assign_folds(classes: np.ndarray, groups: np.ndarray, folds: int) -> tuple[np.ndarray, int]:
@@ -69,17 +71,33 @@ def assign_folds(classes: np.ndarray, groups: np.ndarray, folds: int) -> tuple[n
     Groups are dealt, rarest class first and the largest group first, each to the fold with the
     fewest rows of that class, then the fewest rows. Ties between groups fall to the SHA-256 of
     their ids, so that the order of the rows is of no effect.
+
+    Raises ValueError unless there is one group per row.
     """
-    names, group_of_row = np.unique(np.asarray(groups).astype(str), return_inverse=True)
+    if np.shape(groups) != np.shape(classes):
+        raise ValueError(f"groups have shape {np.shape(groups)}, not {np.shape(classes)}.")
+    return _stratified(np.asarray(classes), *_numbered(groups), folds)
+
+
+def _numbered(groups: np.ndarray) -> tuple[np.ndarray, list[int]]:
+    """Number of each row's group, and the SHA-256 key of each group."""
+    names, group_of_row = np.unique(groups, return_inverse=True)
+    return group_of_row, [sha256_number(name) for name in names]
+
+
+def _stratified(
+    classes: np.ndarray, group_of_row: np.ndarray, keys: list[int], folds: int
+) -> tuple[np.ndarray, int]:
     values, class_of_row = np.unique(classes, return_inverse=True)
-    counts = np.zeros((len(names), len(values)), dtype=np.int64)
-    np.add.at(counts, (group_of_row, class_of_row), 1)
+    cells = np.bincount(
+        group_of_row * len(values) + class_of_row, minlength=len(keys) * len(values)
+    )
+    counts = cells.reshape(len(keys), len(values))
     spans = (counts > 0).sum(0)
     if (spans >= 2).sum() < 2:
         return np.full(len(classes), -1), 0
     n_folds = int(min(folds, spans[spans >= 2].min()))
-    fold_of_group = _deal(counts, spans, [sha256_number(name) for name in names], n_folds)
-    return fold_of_group[group_of_row], n_folds
+    return _deal(counts, spans, keys, n_folds)[group_of_row], n_folds
 
 
 def _deal(counts: np.ndarray, spans: np.ndarray, keys: list[int], n_folds: int) -> np.ndarray:
@@ -87,70 +105,75 @@ def _deal(counts: np.ndarray, spans: np.ndarray, keys: list[int], n_folds: int) 
     rarity = np.where(counts > 0, spans, np.iinfo(np.int64).max)
     leading = rarity.argmin(1)  # the rarest class that the group holds
     members = counts[np.arange(len(counts)), leading]
-    order = sorted(
-        range(len(counts)), key=lambda g: (spans[leading[g]], leading[g], -members[g], keys[g])
-    )
-    in_fold = [[0] * counts.shape[1] for _ in range(n_folds)]
+    order = np.lexsort((np.array(keys, dtype=np.uint64), -members, leading, spans[leading]))
+    in_fold = [[0] * n_folds for _ in spans]  # rows, by class
     rows = [0] * n_folds
     fold_of_group = np.empty(len(counts), dtype=np.int64)
-    for group in order:
-        lead = leading[group]
-        fold = min(range(n_folds), key=lambda f: (in_fold[f][lead], rows[f], f))
-        for position in counts[group].nonzero()[0]:
-            in_fold[fold][position] += int(counts[group, position])
-        rows[fold] += int(counts[group].sum())
+    for group, lead, count in zip(
+        order.tolist(), leading[order].tolist(), counts[order].tolist(), strict=True
+    ):
+        fold = min(zip(in_fold[lead], rows, range(n_folds), strict=True))[2]
+        for by_fold, number in zip(in_fold, count, strict=True):
+            by_fold[fold] += number
+        rows[fold] += sum(count)
         fold_of_group[group] = fold
     return fold_of_group
 
 
 def _folds_per_problem(
-    truth: np.ndarray, groups: np.ndarray, task: str, folds: int
+    truth: np.ndarray, known: np.ndarray, groups: np.ndarray, task: str, folds: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Fold of each row (n, P) and number of folds (P,)."""
+    """Fold of each row (n, P), -1 where its label is unknown, and number of folds (P,)."""
+    if groups.shape != (len(truth),):
+        raise ValueError(f"groups have shape {groups.shape}; ({len(truth)},) is needed.")
     problems = [truth.argmax(1)] if task == "multiclass" else list(truth.T)
-    assigned = [assign_folds(classes, groups, folds) for classes in problems]
-    return np.stack([fold for fold, _ in assigned], axis=1), np.array([n for _, n in assigned])
+    group_of_row, keys = _numbered(groups)
+    fold, n_folds = np.full((len(truth), len(problems)), -1), np.zeros(len(problems), dtype=int)
+    for p, classes in enumerate(problems):
+        rows = known[:, p]
+        fold[rows, p], n_folds[p] = _stratified(classes[rows], group_of_row[rows], keys, folds)
+    return fold, n_folds
 
 
-def _training_masks(fold: np.ndarray, n_folds: np.ndarray, task: str) -> np.ndarray:
-    """Weights (n, 1 + most folds[, K]): all rows first, then all but each fold.
+def _training_masks(
+    fold: np.ndarray, n_folds: np.ndarray, known: np.ndarray, task: str
+) -> np.ndarray:
+    """Weights (n, 1 + most folds[, K]): all known rows first, then all but each fold.
 
     A label with fewer folds than the others has masks of zeros at the end.
     """
-    masks = np.ones((len(fold), 1 + n_folds.max(), fold.shape[1]), dtype=np.uint8)
+    known = known[:, : fold.shape[1]]
+    masks = np.empty((len(fold), 1 + n_folds.max(), fold.shape[1]), dtype=np.uint8)
+    masks[:, 0] = known
     for held_out in range(n_folds.max()):
-        masks[:, 1 + held_out] = (fold != held_out) & (held_out < n_folds)
+        masks[:, 1 + held_out] = known & (fold != held_out) & (held_out < n_folds)
     return masks[..., 0] if task == "multiclass" else masks
-
-
-def _floors(members: np.ndarray, n_rows: np.ndarray | int, task: str) -> np.ndarray:
-    """Constant probability of each class or label that cannot be fitted, NaN for the others."""
-    if task == "multiclass":
-        return np.where(members == 0, 1.0 / (n_rows + len(members)), np.nan)
-    lacking = (members == 0) | (members == n_rows)
-    return np.where(lacking, (members + 1.0) / (n_rows + 2.0), np.nan)
 
 
 def _out_of_fold_log_loss(
     path: LogisticPath,
     features: np.ndarray,
     truth: np.ndarray,
+    known: np.ndarray,
     trained: np.ndarray,
     n_folds: np.ndarray,
 ) -> np.ndarray:
-    """Mean log-loss (P, S) of each row under the fit that did not see it; NaN without folds."""
-    held_out = 1 - trained
+    """Mean log-loss (P, S) of each known row under the fit that did not see it.
+
+    NaN without folds.
+    """
+    held_out = trained[:, :1] - trained
     held_out[:, 0] = 0
-    n_rows = len(features)
+    n_rows = known[:, : len(n_folds)].sum(0)
     if path.task == "multiclass":
         constant = _multiclass_floor_loss(truth, trained, held_out)
-        known = truth.astype(np.uint8) @ path.present_.T.astype(np.uint8)
-        held_out = held_out * known  # classes that the fold's training rows lack cost the floor
+        fitted = truth.astype(np.uint8) @ path.present_.T.astype(np.uint8)
+        held_out = held_out * fitted  # classes that the fold's training rows lack cost the floor
     else:
         held_out *= np.arange(1 + n_folds.max())[:, None] <= n_folds
         constant = _multilabel_floor_loss(truth, trained, held_out)
     losses = path.log_loss(features, truth, held_out).sum(0).T + constant[:, None]
-    return np.where(n_folds[:, None] > 0, losses / n_rows, np.nan)
+    return np.where(n_folds[:, None] > 0, losses / np.maximum(n_rows, 1)[:, None], np.nan)
 
 
 def _multiclass_floor_loss(
@@ -159,7 +182,7 @@ def _multiclass_floor_loss(
     """The part (1,) of the out-of-fold loss that is owed to classes absent from training folds."""
     loss = 0.0
     for train, test in zip(trained.T[1:], held_out.T[1:], strict=True):
-        floors = _floors(truth[train > 0].sum(0), int(train.sum()), "multiclass")
+        floors = class_floors(truth[train > 0].sum(0), int(train.sum()), "multiclass")
         held = truth[test > 0].sum(0)
         scaled = np.log1p(-np.nansum(floors))
         loss -= np.where(np.isnan(floors), scaled, np.log(floors)) @ held
@@ -175,7 +198,7 @@ def _multilabel_floor_loss(
         train, test = trained[:, position], held_out[:, position]
         positives = (truth * test).sum(0, dtype=np.int64)
         negatives = test.sum(0, dtype=np.int64) - positives
-        floors = _floors(
+        floors = class_floors(
             (truth * train).sum(0, dtype=np.int64), train.sum(0, dtype=np.int64), "multilabel"
         )
         loss -= np.nan_to_num(positives * np.log(floors) + negatives * np.log1p(-floors))
@@ -187,12 +210,13 @@ def _fitted(
     losses: np.ndarray,
     n_folds: np.ndarray,
     truth: np.ndarray,
+    known: np.ndarray,
     settings: ProbeSettings,
 ) -> FittedProbe:
     """The refit on all rows at the chosen C, with its record."""
     n_problems, n_classes = len(n_folds), truth.shape[1]
     chosen = np.array([_choose(loss, settings) for loss in losses])
-    floors = _floors(truth.sum(0, dtype=np.int64), len(truth), path.task)
+    floors = class_floors(truth.sum(0, dtype=np.int64), known.sum(0), path.task)
     floor_classes = np.flatnonzero(~np.isnan(floors))
     problem = np.arange(n_problems)
     row = chosen[np.zeros(n_classes, dtype=int) if path.task == "multiclass" else problem]
@@ -220,5 +244,5 @@ def _fitted(
 def _choose(losses: np.ndarray, settings: ProbeSettings) -> int:
     """Position in the grid of the smallest C whose loss is the least, to within a tie."""
     if np.isnan(losses).any():
-        return settings.c_grid.index(settings.default_c)
+        return settings.c_grid.index(default_c(settings.c_grid))
     return int(np.argmax(losses <= losses.min() * (1 + _TIE)))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+
+from crsbench.drawing import COLOURS, DASHES, GREY, house_style, svg_text
 
 AXIS_LABELS = {
     "axis_discrimination": "discrimination\n(AUROC)",
@@ -16,10 +16,6 @@ AXIS_LABELS = {
     "axis_supervision": "label\nefficiency",
     "axis_robustness": "robustness",
 }
-
-# Okabe and Ito's colours, which colour-blind readers can tell apart; black stays for the frame.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-DASHES = ("solid", "dashed", "dotted")
 
 
 def profile_plot(
@@ -33,7 +29,7 @@ def profile_plot(
     axes: the seed-mean rows of the `axes` table; titles, datasets: shown names of encoders and
     data sets, in the order to show them; floors: encoders drawn thin and grey.
     """
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "crsbench", "font.size": 9}):
+    with house_style():
         figure = Figure(figsize=(4.2 * len(datasets), 3.9), layout="constrained")
         panels = figure.subplots(1, len(datasets), sharey=True, squeeze=False)[0]
         for panel, (dataset, title) in zip(panels, datasets.items(), strict=True):
@@ -47,7 +43,7 @@ def profile_plot(
                     np.arange(len(AXIS_LABELS)),
                     values,
                     label=label,
-                    color="#888888" if floor else COLOURS[index % len(COLOURS)],
+                    color=GREY if floor else COLOURS[index % len(COLOURS)],
                     linestyle=DASHES[index // len(COLOURS) % 3] if not floor else DASHES[index % 3],
                     linewidth=1.0 if floor else 2.0,
                     marker="o",
@@ -61,11 +57,4 @@ def profile_plot(
         panels[0].set_ylabel("normalised axis (1 = best)")
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-        return _svg(figure)
-
-
-def _svg(figure: Figure) -> str:
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    svg = text.getvalue()
-    return svg[svg.index("<svg") :]
+        return svg_text(figure)

@@ -17,6 +17,7 @@ from crsbench.score import AGGREGATE, SEED_MEAN
 MARKS = {
     "untrained": "random weights, never trained",
     "floor": "a floor: scored against the panel, not part of it, and without a rank",
+    "frozen": "of the frozen reference; not run here",
 }
 
 
@@ -27,6 +28,7 @@ class Tables:
     runs: pd.DataFrame
     axes: pd.DataFrame
     crs: pd.DataFrame
+    bootstrap: pd.DataFrame
 
 
 def write_report(
@@ -34,8 +36,13 @@ def write_report(
     tables: Tables,
     encoders: Mapping[str, Mapping[str, Any]],
     datasets: Mapping[str, Mapping[str, Any]],
+    rank_agreement: str,
 ) -> None:
-    """Write the page; encoders and datasets are their registry entries in the panel's order."""
+    """Write the page; encoders and datasets are their registry entries in the panel's order.
+
+    rank_agreement: the sentence of the study of that name.
+    """
+    encoders = _with_frozen(encoders, tables.crs)
     axes = tables.axes[tables.axes["seed"] == SEED_MEAN]
     floors = [name for name, spec in encoders.items() if spec["group"] == "floor"]
     titles = {name: spec["title"] for name, spec in encoders.items()}
@@ -43,8 +50,10 @@ def write_report(
     page = _environment().get_template("page.html.j2")
     html = page.render(
         headline=_headline(tables.crs, titles),
+        verdict=_verdict(tables.crs, titles),
+        rank_agreement=rank_agreement,
         synthetic=[spec["title"] for spec in datasets.values() if spec.get("reader") == "phantom"],
-        leaderboard=_leaderboard(tables.crs, encoders, AGGREGATE),
+        leaderboard=_leaderboard(_with_interval(tables), encoders, AGGREGATE),
         datasets=[
             {
                 "title": title,
@@ -74,8 +83,15 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["number"] = lambda value: "–" if pd.isna(value) else f"{value:.3f}"
+    environment.filters["interval"] = _interval
     environment.filters["rank"] = lambda value: "–" if pd.isna(value) else str(int(value))
     return environment
+
+
+def _interval(row: Mapping[str, Any]) -> str:
+    if pd.isna(row["crs_low"]):
+        return "–"
+    return f"{row['crs_low']:.3f} to {row['crs_high']:.3f}"
 
 
 def _headline(crs: pd.DataFrame, titles: Mapping[str, str]) -> str:
@@ -93,6 +109,35 @@ def _headline(crs: pd.DataFrame, titles: Mapping[str, str]) -> str:
     )
 
 
+def _verdict(crs: pd.DataFrame, titles: Mapping[str, str]) -> str:
+    """Whether one encoder leads, as far as the seeds can tell."""
+    ranked = crs[(crs["dataset"] == AGGREGATE) & ~crs["floor"] & crs["tier"].notna()]
+    if len(ranked) < 2:
+        return "How sure the ranks are is not known: that needs two encoders and two seeds."
+    top = ranked[ranked["tier"] == 1].sort_values(["crs_rank", "encoder"])
+    names = [titles[name] for name in top["encoder"]]
+    if len(names) == 1:
+        return f"{names[0]} is separated from all others: it is alone in the first tier."
+    return (
+        f"There is no single winner: the seeds cannot separate the {len(names)} encoders of the "
+        f"first tier, {', '.join(names[:-1])} and {names[-1]}."
+    )
+
+
+def _with_frozen(
+    encoders: Mapping[str, Mapping[str, Any]], crs: pd.DataFrame
+) -> dict[str, Mapping[str, Any]]:
+    """The registry entries and, under their bare names, the frozen panel's other encoders."""
+    frozen = sorted(set(crs["encoder"]) - set(encoders))
+    return {**encoders, **{name: {"title": name, "group": "frozen"} for name in frozen}}
+
+
+def _with_interval(tables: Tables) -> pd.DataFrame:
+    """The table `crs` with the bootstrap's interval, where there is one."""
+    columns = ["encoder", "dataset", "crs_low", "crs_high", "p_rank1"]
+    return tables.crs.merge(tables.bootstrap[columns], on=["encoder", "dataset"], how="left")
+
+
 def _leaderboard(
     crs: pd.DataFrame,
     encoders: Mapping[str, Mapping[str, Any]],
@@ -103,7 +148,7 @@ def _leaderboard(
     table = crs[crs["dataset"] == dataset]
     if axes is not None:
         measures = axes.drop(columns=["dataset", "seed", "macro_auroc", "missing"], errors="ignore")
-        table = table.merge(measures, on="encoder", validate="one_to_one")
+        table = table.merge(measures, on="encoder", how="left", validate="one_to_one")
     table = table.sort_values(
         ["floor", "crs", "encoder"], ascending=[True, False, True], na_position="last"
     )
@@ -117,6 +162,7 @@ def _leaderboard(
             for mark, applies in (
                 ("untrained", spec.get("weights") == "untrained"),
                 ("floor", spec["group"] == "floor"),
+                ("frozen", spec["group"] == "frozen"),
             )
             if applies
         ]

@@ -20,6 +20,11 @@ SEED_MEAN = -1
 
 CLEAN = "clean"
 METRICS = ("macro_auroc", "ece", "classwise_ece", "adaptive_ece", "brier", "log_loss")
+CORE = "macro_auroc_core"
+"""A metric that a table of runs may lack: macro-AUROC without the classes set apart."""
+
+BOTH_SIDES = ("source_macro_auroc", "target_macro_auroc")
+"""Of a run on a shift target: the clean and the foreign macro-AUROC over the same classes."""
 RUN_KEY = ["encoder", "dataset", "seed", "condition", "percent"]
 
 RunKey = tuple[str, int]
@@ -35,16 +40,18 @@ def runs_to_rows(runs: pd.DataFrame) -> pd.DataFrame:
     Returns:
         The table ``rows``: ``encoder, dataset, condition, percent, n_seeds`` and, for each metric,
         ``<metric>_mean`` and ``<metric>_sd`` (n − 1 in the denominator; missing for one seed). A
-        metric that is missing in one seed is missing in both.
+        metric that is missing in one seed is missing in both. ``macro_auroc_core`` is among the
+        metrics where the table of runs has it.
 
     Raises:
         ValueError: a column is absent or a run occurs twice.
     """
-    runs = _checked_runs(runs, METRICS)
+    metrics = [*METRICS, *(name for name in runs.columns if name == CORE)]
+    runs = _checked_runs(runs, metrics)
     key = [name for name in RUN_KEY if name != "seed"]
     groups = runs.groupby(key, sort=True)
     rows = groups.size().rename("n_seeds").to_frame()
-    for metric in METRICS:
+    for metric in metrics:
         complete = groups[metric].count() == rows["n_seeds"]
         rows[f"{metric}_mean"] = groups[metric].mean().where(complete)
         rows[f"{metric}_sd"] = groups[metric].std(ddof=1).where(complete)
@@ -60,7 +67,9 @@ def axes_table(
     ``retention`` is the mean of AUROC_f / AUROC_100 over the fractions f below 100 %. The drops are
     clean minus degraded macro-AUROC at 100 %: mean and worst over the degraded conditions, and the
     mean over the shift targets; ``drop`` is the plain mean of those of the three that the data set
-    has.
+    has. The drop to a shift target is ``source_macro_auroc`` minus ``target_macro_auroc`` of its
+    run, both over exactly the classes that are shared and defined on both sides; a table of runs
+    without these columns is one whose targets have all the classes, and all of them defined.
 
     What a data set has is read from the runs of all its encoders: the seeds, the fractions, and
     the degraded conditions (all that are neither ``clean`` nor a shift target). An encoder that
@@ -81,7 +90,8 @@ def axes_table(
         ValueError: a column is absent, a run occurs twice, a seed is negative, or a data set is
             called ``aggregate``.
     """
-    runs = _checked_runs(runs, ("macro_auroc", "ece"))
+    sides = [name for name in BOTH_SIDES if name in runs.columns]
+    runs = _checked_runs(runs, ["macro_auroc", "ece", *(BOTH_SIDES if sides else ())])
     if (runs["seed"] < 0).any():
         raise ValueError(f"seeds must not be negative, got {runs['seed'].min()}")
     if (runs["dataset"] == AGGREGATE).any():
@@ -153,11 +163,15 @@ class _Plan:
 def _measures(runs: pd.DataFrame | None, plan: _Plan) -> dict[str, float | str | None]:
     """Measures of one encoder, data set and seed, and why any is missing."""
     auroc: dict[RunKey, float] = {}
+    abroad: dict[RunKey, float] = {}
     ece = math.nan
     if runs is not None:
         for row in runs.itertuples():
-            auroc[row.condition, int(row.percent)] = float(row.macro_auroc)
-            if (row.condition, row.percent) == (CLEAN, 100):
+            key = row.condition, int(row.percent)
+            auroc[key] = float(row.macro_auroc)
+            if BOTH_SIDES[0] in runs.columns:
+                abroad[key] = float(row.source_macro_auroc - row.target_macro_auroc)
+            if key == (CLEAN, 100):
                 ece = float(row.ece)
     clean = auroc.get((CLEAN, 100), math.nan)
     retained = [
@@ -165,7 +179,9 @@ def _measures(runs: pd.DataFrame | None, plan: _Plan) -> dict[str, float | str |
         for percent in plan.percents
     ]
     degraded = [clean - auroc.get((name, 100), math.nan) for name in plan.degraded]
-    shifted = [clean - auroc.get((name, 100), math.nan) for name in plan.targets]
+    shifted = [
+        abroad.get((name, 100), clean - auroc.get((name, 100), math.nan)) for name in plan.targets
+    ]
     parts = {"mean_drop": _mean(degraded), "worst_drop": _worst(degraded)} if degraded else {}
     parts |= {"shift_drop": _mean(shifted)} if shifted else {}
     absent = {"mean_drop": math.nan, "worst_drop": math.nan, "shift_drop": math.nan}
@@ -175,11 +191,13 @@ def _measures(runs: pd.DataFrame | None, plan: _Plan) -> dict[str, float | str |
         "retention": _mean(retained),
         **(absent | parts),
         "drop": _mean(parts.values()),
-        "missing": _why_missing(auroc, ece, plan),
+        "missing": _why_missing(auroc, ece, shifted, plan),
     }
 
 
-def _why_missing(auroc: Mapping[RunKey, float], ece: float, plan: _Plan) -> str | None:
+def _why_missing(
+    auroc: Mapping[RunKey, float], ece: float, shifted: Sequence[float], plan: _Plan
+) -> str | None:
     reasons = []
     if not plan.percents:
         reasons.append("no label fraction below 100 %")
@@ -193,6 +211,10 @@ def _why_missing(auroc: Mapping[RunKey, float], ece: float, plan: _Plan) -> str 
             more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
             reasons.append(f"{reason}: {condition} at {percent} %{more}")
     clean = auroc.get((CLEAN, 100))
+    for target, drop in zip(plan.targets, shifted, strict=True):
+        known = auroc.get((target, 100), math.nan)
+        if math.isnan(drop) and not math.isnan(known) and clean is not None:
+            reasons.append(f"no class defined on both sides: {target} at 100 %")
     if clean == 0:
         reasons.append("retention undefined: macro-AUROC 0 at 100 %")
     if clean is not None and math.isnan(ece):

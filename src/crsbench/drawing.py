@@ -1,0 +1,37 @@
+"""What every figure shares: colours, and SVG text that is the same for the same figure."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart; black stays for the frame.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+DASHES = ("solid", "dashed", "dotted")
+GREY = "#888888"
+GROUP_COLOURS = {
+    "general": COLOURS[0],
+    "medical": COLOURS[1],
+    "specialist": COLOURS[2],
+    "floor": GREY,
+    "frozen": "#000000",
+}
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Matplotlib's settings while a figure is drawn and written: text as text, ids from a hash."""
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "crsbench", "font.size": 9}):
+        yield
+
+
+def svg_text(figure: Figure) -> str:
+    """The figure as an `<svg>` element, without a date."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    svg = text.getvalue()
+    return svg[svg.index("<svg") :]

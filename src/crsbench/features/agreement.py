@@ -1,0 +1,106 @@
+"""The gate before an extraction: features must not hang on the batch, nor on the precision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from crsbench.config import CLEAN
+from crsbench.encoders import LoadedEncoder
+from crsbench.errors import UserError
+from crsbench.features.extraction import FLOAT32, ImageViews, View, encode_views
+
+SAMPLE = 8
+"""How many of a job's images are tried, spread evenly over its ids, undegraded."""
+
+BATCH_TOLERANCE: Mapping[str, float] = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 1e-2}
+"""Allowed difference of a feature alone and in a batch, relative to its norm, by precision."""
+
+FLOAT32_TOLERANCE: Mapping[str, float] = {"bfloat16": 5e-2, "float16": 1e-2}
+"""Allowed difference of a feature from the one in float32, relative to the latter's norm."""
+
+
+def check_agreement(
+    encoder: LoadedEncoder,
+    views: ImageViews,
+    *,
+    device: torch.device,
+    batch_size: int,
+    precision: str,
+) -> None:
+    """Encode a sample alone and in full batches and, in a reduced precision, in float32 as well.
+
+    The sample is repeated up to whole batches of `batch_size`, so that the kernels are the
+    extraction's own. Raises UserError naming the image whose features differ most, the Euclidean
+    distance found, relative to the feature's norm, and the one allowed; or as `encode_views` does.
+    """
+    sample = _sample(views)
+    full = _in_batches(encoder, sample, device, batch_size, precision)
+    alone = _in_batches(encoder, sample, device, 1, precision)
+    advice = "an encoder must see each image by itself (in evaluation mode, without randomness)"
+    told = f"alone and in a batch of {batch_size}"
+    _check(encoder, sample, full, alone, BATCH_TOLERANCE[precision], told, advice)
+    if precision != FLOAT32:
+        exact = _in_batches(encoder, sample, device, batch_size, FLOAT32)
+        told, advice = f"in {precision} and in float32", "set extraction.precision: float32"
+        _check(encoder, sample, full, exact, FLOAT32_TOLERANCE[precision], told, advice)
+
+
+def _sample(views: ImageViews) -> list[View]:
+    at = np.unique(np.linspace(0, len(views) - 1, SAMPLE).round().astype(int))
+    chosen = replace(
+        views,
+        files=[views.files[index] for index in at],
+        image_ids=[views.image_ids[index] for index in at],
+        conditions=[(CLEAN,)] * len(at),
+    )
+    sample = []
+    for index in range(len(chosen)):
+        item = chosen[index]
+        if isinstance(item, UserError):
+            raise item
+        sample += item
+    return sample
+
+
+def _in_batches(
+    encoder: LoadedEncoder,
+    sample: list[View],
+    device: torch.device,
+    batch_size: int,
+    precision: str,
+) -> np.ndarray:
+    """(len(sample), width): the sample's features from whole batches alone."""
+    count = -(-len(sample) // batch_size) * batch_size
+    filled = [sample[index % len(sample)] for index in range(count)]
+    batches = [filled[start : start + batch_size] for start in range(0, count, batch_size)]
+    rows = [encode_views(encoder, batch, device, precision) for batch in batches]
+    return np.concatenate(rows)[: len(sample)]
+
+
+def _check(
+    encoder: LoadedEncoder,
+    sample: list[View],
+    found: np.ndarray,
+    wanted: np.ndarray,
+    allowed: float,
+    told: str,
+    advice: str,
+) -> None:
+    if found.shape != wanted.shape:
+        raise UserError(
+            f"The features of the encoder '{encoder.name}' have widths {found.shape[1]} and "
+            f"{wanted.shape[1]} {told}; {advice}."
+        )
+    distance = np.linalg.norm(found.astype(float) - wanted, axis=1)
+    norm = np.linalg.norm(wanted.astype(float), axis=1)
+    worst = int(np.argmax(distance - allowed * norm))
+    if distance[worst] > allowed * norm[worst]:
+        share = "its norm is 0" if norm[worst] == 0 else f"{distance[worst] / norm[worst]:.1e}"
+        raise UserError(
+            f"The features of the encoder '{encoder.name}' for image '{sample[worst].image_id}' "
+            f"differ {told} by {share} of their norm; allowed is {allowed:.0e}; {advice}."
+        )

@@ -1,0 +1,32 @@
+"""The studies that need nothing but the tables; each gives a table, a sentence and a figure."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from crsbench.studies.base import Inputs, Study
+
+STUDIES = {
+    "rank_agreement": "rank_agreement",
+    "movers": "rank_agreement",
+    "institutional_shift": "institutional_shift",
+    "label_efficiency": "label_efficiency",
+    "axis_redundancy": "axis_redundancy",
+    "external_validity": "external_validity",
+    "leave_one_dataset_out": "leave_one_dataset_out",
+    "reference_invariance": "reference_invariance",
+    "weight_sensitivity": "sensitivity",
+    "anchor_sensitivity": "sensitivity",
+    "floors": "floors",
+    "floor_scores": "floors",
+}
+"""Each study with its module; a study is the function of its name. The modules are imported when a
+study runs, so that the workflow can name the studies' files without drawing libraries."""
+
+
+def run_study(name: str, inputs: Inputs) -> Study:
+    """Run the study called ``name``, a key of :data:`STUDIES`."""
+    study: Study = getattr(import_module(f"crsbench.studies.{STUDIES[name]}"), name)(inputs)
+    return study

@@ -1,0 +1,85 @@
+"""Does the CRS from the other data sets foretell the CRS on a new one?"""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from crsbench.score import AGGREGATE
+from crsbench.stats import kendall_tau, spearman_rho
+from crsbench.studies.base import (
+    MIN_ENCODERS,
+    Finding,
+    Inputs,
+    Study,
+    mean_by_encoder,
+    not_run,
+    number,
+)
+from crsbench.studies.figures import group_legend, named_points, panels
+
+COLUMNS = [
+    "held_out", "n_encoders", "spearman_rho", "kendall_tau", "winner_of_others", "winner_held_out",
+    "recovered",
+]  # fmt: skip
+
+
+def leave_one_dataset_out(inputs: Inputs) -> Study:
+    """Agreement of the CRS on each data set with the mean CRS over the others.
+
+    The mean is over those of the others that the encoder has. A winner is recovered if an encoder
+    is first in both.
+    """
+    scores = inputs.ranked
+    scores = scores[scores["dataset"] != AGGREGATE]
+    datasets = sorted(scores["dataset"].unique())
+    if len(datasets) < 2:
+        return not_run(COLUMNS, f"{len(datasets)} data set leaves none to foretell it from")
+    folds: dict[str, pd.DataFrame] = {}
+    for dataset in datasets:
+        held_out = scores[scores["dataset"] == dataset].set_index("encoder")["crs"]
+        others = mean_by_encoder(scores[scores["dataset"] != dataset], "crs")
+        both = pd.DataFrame({"others": others, "held_out": held_out}).dropna().sort_index()
+        if len(both) >= MIN_ENCODERS:
+            folds[dataset] = both
+    if not folds:
+        return not_run(COLUMNS, "no data set shares three ranked encoders with the others")
+    table = pd.DataFrame([_fold(*fold) for fold in folds.items()], columns=COLUMNS)
+    findings: dict[str, Finding] = {
+        f"spearman.{row.held_out}": row.spearman_rho for row in table.itertuples()
+    }
+    findings["winners_recovered"] = int(table["recovered"].sum())
+    told = ", ".join(
+        f"{number(row.spearman_rho)} for {inputs.title(row.held_out)}" for row in table.itertuples()
+    )
+    sentence = (
+        f"The CRS from the other data sets follows that on the one left out with Spearman's ρ "
+        f"{told}; its winner is recovered in {findings['winners_recovered']} of {len(table)} folds."
+    )
+    return Study(table, sentence, findings, lambda figure: _draw(figure, inputs, folds))
+
+
+def _fold(dataset: str, both: pd.DataFrame) -> dict[str, object]:
+    first = {name: both.index[both[name] == both[name].max()] for name in both.columns}
+    return {
+        "held_out": dataset,
+        "n_encoders": len(both),
+        "spearman_rho": spearman_rho(both["others"], both["held_out"]),
+        "kendall_tau": kendall_tau(both["others"], both["held_out"]),
+        "winner_of_others": ", ".join(first["others"]),
+        "winner_held_out": ", ".join(first["held_out"]),
+        "recovered": bool(set(first["others"]) & set(first["held_out"])),
+    }
+
+
+def _draw(figure: Figure, inputs: Inputs, folds: dict[str, pd.DataFrame]) -> None:
+    for panel, (dataset, both) in zip(
+        panels(figure, len(folds), (4.2, 4.0)), folds.items(), strict=True
+    ):
+        names = [inputs.title(name) for name in both.index]
+        colours = [inputs.colour(name) for name in both.index]
+        named_points(panel, both["others"], both["held_out"], names, colours)
+        panel.set(
+            xlabel="mean CRS on the other data sets", ylabel=f"CRS on {inputs.title(dataset)}"
+        )
+    group_legend(figure, [inputs.group(name) for both in folds.values() for name in both.index])

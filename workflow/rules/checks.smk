@@ -1,0 +1,15 @@
+# What can be done before a run: fetch the weights, see whether all that it needs is there.
+
+
+rule stage:
+    log:
+        LAYOUT.log("stage"),
+    script:
+        "../scripts/stage.py"
+
+
+rule doctor:
+    log:
+        LAYOUT.log("doctor"),
+    script:
+        "../scripts/doctor.py"

@@ -1,0 +1,27 @@
+from pathlib import Path
+
+import pandas as pd
+
+from crsbench.config import CLEAN, load_config
+from crsbench.errors import told_in_one_sentence
+from crsbench.files import write_table
+from crsbench.grid import Grid, Layout
+from crsbench.predictions import read_test_set
+from crsbench.studies.case_bootstrap import case_bootstrap
+
+with told_in_one_sentence(snakemake.log[0]):
+    config = load_config(snakemake.config, Path(snakemake.scriptdir).resolve().parents[1])
+    grid, layout = Grid(config), Layout(config.results)
+    parts = []
+    for dataset, entry in config.datasets.items():
+        files = {
+            cell.encoder: [layout.predictions_file(cell, seed) for seed in config.seeds]
+            for cell in grid.cells
+            if cell.dataset == dataset
+        }
+        for condition in (CLEAN, *entry.shift) if files else ():
+            tested = dataset if condition == CLEAN else condition
+            test_set = read_test_set(layout.at(layout.manifest, dataset=tested), condition, files)
+            parts.append(case_bootstrap(test_set, dataset, condition, snakemake.params.replicates))
+    for name, tables in zip(("cases", "pairs"), zip(*parts, strict=True), strict=True):
+        write_table(snakemake.output[name], pd.concat(tables, ignore_index=True))
