@@ -4,6 +4,8 @@
 rule stage:
     log:
         LAYOUT.log("stage"),
+    conda:
+        "../../envs/gpu.yaml"
     script:
         "../scripts/stage.py"
 
@@ -11,5 +13,7 @@ rule stage:
 rule doctor:
     log:
         LAYOUT.log("doctor"),
+    conda:
+        "../../envs/gpu.yaml"
     script:
         "../scripts/doctor.py"

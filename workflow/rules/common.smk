@@ -1,4 +1,4 @@
-# What every rule file shares: the configuration, the grid, the names of the files.
+# Shared by all: the configuration, the grid, the names of the files, the input functions.
 import os
 import re
 import sys
@@ -9,12 +9,13 @@ from snakemake.exceptions import WorkflowError
 HOME = Path(workflow.basedir)
 # The library beside this workflow is the one that runs, here and in every job's process.
 sys.path.insert(0, str(HOME / "src"))
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    [str(HOME / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-)
+OTHERS = os.environ.get("PYTHONPATH", "")
+os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, [str(HOME / "src"), OTHERS])))
 
 from crsbench.config import load_config
+from crsbench.data.readers import source_tables
 from crsbench.errors import UserError
+from crsbench.features.embeddings import embedding_files
 from crsbench.grid import Grid, Layout
 from crsbench.sources import encoder_files, image_root
 from crsbench.threads import use_one_thread
@@ -33,6 +34,63 @@ LAYOUT = Layout(CONFIG.results)
 def any_of(names):
     """A wildcard constraint that matches exactly these names (nothing, if there are none)."""
     return "|".join(map(re.escape, names)) or "(?!)"
+
+
+def existing_tables(wc):
+    """The publisher's tables as inputs, so that a change re-runs what hangs on it.
+
+    A table that is not there is no input: the grid can be planned without data, and the job says
+    in one sentence what is missing.
+    """
+    entry = CONFIG.dataset(wc.dataset)
+    if entry.synthetic:
+        return [LAYOUT.at(LAYOUT.phantoms, dataset=wc.dataset)]
+    if "reader" not in entry.spec:
+        return []
+    return source_tables(entry, image_root(CONFIG, LAYOUT, wc.dataset))
+
+
+def seeds_of_dataset(wc):
+    """A panel data set is split for every seed, a shift target is not split."""
+    return list(CONFIG.seeds) if wc.dataset in CONFIG.datasets else []
+
+
+def targets_of_dataset(wc):
+    return list(CONFIG.dataset(wc.dataset).shift) if wc.dataset in CONFIG.datasets else []
+
+
+def existing_encoder_files(wc):
+    entry = CONFIG.encoders[wc.encoder]
+    files = encoder_files(CONFIG, wc.encoder)
+    if "embeddings" in entry.spec:
+        conditions = [wc.target] if "target" in wc.keys() else ["clean", *GRID.degraded]
+        names = CONFIG.weights_root, wc.dataset, conditions
+        files = embedding_files(entry, *names).values()
+    return [file for file in files if file.is_file()]
+
+
+def encoder_spec(wc):
+    """What decides the encoder's features: a title or a licence does not."""
+    if wc.dataset in CONFIG.encoders[wc.encoder].without_datasets:
+        raise WorkflowError(f"The encoder '{wc.encoder}' has no cell on '{wc.dataset}'.")
+    return CONFIG.encoders[wc.encoder].feature_spec
+
+
+def shift_manifest(wc):
+    if wc.condition in CONFIG.targets:
+        return LAYOUT.at(LAYOUT.manifest, dataset=wc.condition)
+    return []
+
+
+def clean_run(wc):
+    """What a run on a shift target is set beside."""
+    if wc.condition in CONFIG.targets:
+        return LAYOUT.at(LAYOUT.run, **{**wc, "condition": "clean"})
+    return []
+
+
+def table(name):
+    return LAYOUT.at(LAYOUT.table, table=name)
 
 
 wildcard_constraints:

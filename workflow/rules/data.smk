@@ -1,5 +1,4 @@
 # From a data set's own tables to the manifest, the splits and the audit.
-from crsbench.data.readers import source_tables
 
 
 rule phantoms:
@@ -13,20 +12,6 @@ rule phantoms:
         spec=lambda wc: CONFIG.dataset(wc.dataset).spec["phantom"],
     script:
         "../scripts/phantoms.py"
-
-
-def existing_tables(wc):
-    """The publisher's tables as inputs, so that a change re-runs what hangs on it.
-
-    A table that is not there is no input: the grid can be planned without data, and the job says
-    in one sentence what is missing.
-    """
-    entry = CONFIG.dataset(wc.dataset)
-    if entry.synthetic:
-        return [LAYOUT.at(LAYOUT.phantoms, dataset=wc.dataset)]
-    if "reader" not in entry.spec:
-        return []
-    return source_tables(entry, image_root(CONFIG, LAYOUT, wc.dataset))
 
 
 rule manifest:
@@ -78,15 +63,6 @@ rule split:
 
         names = input.manifest, input.test, int(wildcards.seed)
         write_split(output[0], *names, params.fractions, params.calibration)
-
-
-def seeds_of_dataset(wc):
-    """A panel data set is split for every seed, a shift target is not split."""
-    return list(CONFIG.seeds) if wc.dataset in CONFIG.datasets else []
-
-
-def targets_of_dataset(wc):
-    return list(CONFIG.dataset(wc.dataset).shift) if wc.dataset in CONFIG.datasets else []
 
 
 rule audit:

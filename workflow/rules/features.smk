@@ -1,22 +1,4 @@
 # From images to features: one job per encoder × data set decodes each image once for all its views.
-from crsbench.features.embeddings import embedding_files
-
-
-def existing_encoder_files(wc):
-    entry = CONFIG.encoders[wc.encoder]
-    files = encoder_files(CONFIG, wc.encoder)
-    if "embeddings" in entry.spec:
-        conditions = [wc.target] if "target" in wc.keys() else ["clean", *GRID.degraded]
-        names = CONFIG.weights_root, wc.dataset, conditions
-        files = embedding_files(entry, *names).values()
-    return [file for file in files if file.is_file()]
-
-
-def encoder_spec(wc):
-    """What decides the encoder's features: a title or a licence does not."""
-    if wc.dataset in CONFIG.encoders[wc.encoder].without_datasets:
-        raise WorkflowError(f"The encoder '{wc.encoder}' has no cell on '{wc.dataset}'.")
-    return CONFIG.encoders[wc.encoder].feature_spec
 
 
 EXTRACTION = CONFIG.settings["extraction"]

@@ -19,19 +19,6 @@ rule probes:
         "../scripts/probes.py"
 
 
-def shift_manifest(wc):
-    if wc.condition in CONFIG.targets:
-        return LAYOUT.at(LAYOUT.manifest, dataset=wc.condition)
-    return []
-
-
-def clean_run(wc):
-    """What a run on a shift target is set beside."""
-    if wc.condition in CONFIG.targets:
-        return LAYOUT.at(LAYOUT.run, **{**wc, "condition": "clean"})
-    return []
-
-
 rule run:
     input:
         probe=LAYOUT.probe,
@@ -75,25 +62,13 @@ rule kept_predictions:
         LAYOUT.predictions,
     log:
         LAYOUT.log("kept_predictions", "{encoder}/{dataset}/seed{seed}"),
-    run:
-        from crsbench.predictions import keep_predictions
-
-        keep_predictions(
-            output[0],
-            str(input.probe),
-            dict(
-                zip(GRID.conditions(wildcards.dataset), map(str, input.features), strict=True)
-            ),
-            str(input.manifest),
-            str(input.split),
-            dict(
-                zip(
-                    CONFIG.datasets[wildcards.dataset].shift,
-                    map(str, input.targets),
-                    strict=True,
-                )
-            ),
-        )
+    conda:
+        "../../envs/cpu.yaml"
+    params:
+        conditions=lambda wc: GRID.conditions(wc.dataset),
+        shift=lambda wc: list(CONFIG.datasets[wc.dataset].shift),
+    script:
+        "../scripts/kept_predictions.py"
 
 
 rule predictions:

@@ -9,10 +9,6 @@ PANEL = {
 SCORE_TABLES = ["rows", "axes", "crs", "bootstrap", "bootstrap_pairs", "bootstrap_ranks"]
 
 
-def table(name):
-    return LAYOUT.at(LAYOUT.table, table=name)
-
-
 rule runs_table:
     input:
         rules.runs.input,
