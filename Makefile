@@ -12,7 +12,7 @@ demo: $(INSTALLED)
 	@echo "The report is at results/demo/report/index.html; open it in a browser."
 
 test: $(INSTALLED)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: $(INSTALLED)
 	@$(BIN)/ruff check .

@@ -18,6 +18,7 @@ from crsbench.doctor import Images, Row
 from crsbench.encoders.weights import stage, stage_all
 from crsbench.errors import UserError
 from crsbench.files import sha256_of_file
+from crsbench.report.overlap import overlap_table
 
 Settings = Callable[[str], dict[str, Any]]
 
@@ -231,15 +232,42 @@ def test_cuda_is_asked_for_by_the_config_alone(
 
 def test_the_table_lines_up_and_ends_in_its_advice() -> None:
     rows = [Row("green", {"what": "a", "found": "yes"}), Row("red", {"what": "bcd", "found": "no"})]
-    report = {"Things": [*rows[:1], Row("red", rows[1].cells, "Get it.")]}
+    rows.append(Row("yellow", {"what": "e", "found": "?"}))
+    report = {"Things": [rows[0], Row("red", rows[1].cells, "Get it."), rows[2]]}
     assert doctor.formatted(report).splitlines() == [
         "Things",
-        "       what  found",
-        "green  a     yes",
-        "red    bcd   no",
+        "        what  found",
+        "green   a     yes",
+        "red     bcd   no",
+        "yellow  e     ?",
         "  red: Get it.",
     ]
     assert doctor.missing(report) == ["bcd"]
+
+
+# --- Overlap with pre-training ---
+
+
+def test_overlap_is_yes_no_or_unknown_for_each_data_set_and_its_targets(home: Path) -> None:
+    def registry(name: str) -> dict[str, Any]:
+        return yaml.safe_load((home / f"config/{name}.yaml").read_text("utf-8"))
+
+    encoders = {name: registry("encoders")[name] for name in ("biovil", "vit_tiny_untrained")}
+    encoders["biovil"]["pretraining"]["isic2019"] = {"included": False, "source": "its paper"}
+    names = ("isic2019", "aptos2019", "chexpert", "phantom_skin")
+    datasets = {name: registry("datasets")[name] for name in names}
+    targets = {"mimic": registry("datasets")["mimic"]}
+    found = overlap_table(encoders, datasets, targets)
+    cell = "BiomedVLP-CXR-BERT-specialized model card; Boecking et al., ECCV 2022"
+    assert found[found["encoder"] == "biovil"].iloc[:, 1:].values.tolist() == [
+        ["isic2019", "isic2019", "no", "its paper"],
+        ["chexpert", "chexpert", "unknown", ""],
+        ["chexpert", "mimic", "yes", cell],
+        ["phantom_skin", "phantom_skin", "no", "synthetic images"],
+    ]
+    untrained = found[found["encoder"] == "vit_tiny_untrained"]
+    assert untrained["images"].tolist() == [*names[:3], "mimic", "phantom_skin"]
+    assert set(untrained["included"]) == {"no"}
 
 
 # --- Staging ---

@@ -8,20 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
-from test_workflow import make_project, planned, told
+from test_workflow import make_project, told
 
-from crsbench.config import Config, DatasetEntry, load_config
+from crsbench.config import Config, DatasetEntry, EncoderEntry, load_config
 from crsbench.data.manifest import Manifest, read_manifest, write_manifest
 from crsbench.data.splits import read_test, write_test
+from crsbench.doctor import encoder_row
+from crsbench.encoders import load_encoder
 from crsbench.errors import UserError
 from crsbench.features.embeddings import read_embeddings, take_embeddings
 from crsbench.features.store import read_features
-from crsbench.files import sha256_of_file
+from crsbench.files import read_json, sha256_of_file
+from crsbench.grid import Grid
 
 OWN = {
     "title": "Mine",
@@ -323,48 +326,71 @@ def test_an_entry_without_its_pattern_is_told(
         load_config(content, home)
 
 
+def test_embeddings_are_no_model_to_load(tmp_path: Path) -> None:
+    entry = EncoderEntry("mine", "Mine", "general", OWN)
+    with pytest.raises(UserError, match="'mine' is a set of embeddings: there is no model"):
+        load_encoder(entry, tmp_path, tmp_path, torch.device("cpu"))
+
+
+def test_the_doctor_looks_for_every_condition_of_every_data_set(
+    world: Callable[..., World],
+) -> None:
+    mine = world()
+    row = encoder_row(mine.config, mine.config.encoders["mine"])
+    assert row.light == "red"  # clean and jpeg-1 are there, 14 others are not
+    first = mine.file("gaussian_blur-1")
+    assert f"14 of its 16 files of embeddings are missing, the first is {first}." in row.advice
+    for condition in Grid(mine.config).conditions("small"):
+        mine.write(condition, mine.manifest.image_ids)
+    row = encoder_row(mine.config, mine.config.encoders["mine"])
+    assert (row.light, row.cells["weights"]) == ("green", "16 files of embeddings")
+
+
 # --- Through the workflow ---
 
 
-def test_an_encoders_features_handed_in_as_embeddings_score_the_same(
+def test_embeddings_are_scored_by_the_same_workflow_without_images_or_torch(
     snakemake: Callable[..., subprocess.CompletedProcess[str]], home: Path, tmp_path: Path
 ) -> None:
     project = make_project(tmp_path / "p", home, snakemake)
+    project.edit("encoders", lambda registry: registry.update(mine=OWN))
+    project.edit("datasets", lambda sets: sets.update(other=dict(sets["tints"])))
+    project.edit("datasets", lambda sets: sets["tints"].update(shift=["other"]))
+    project.edit(
+        "config",
+        lambda config: config.update(
+            weights_root=".",
+            encoders=["means", "mine"],
+            datasets=["tints"],
+            seeds=[0],
+            fractions=[100],
+            perturbations={"jpeg": [50]},
+        ),
+    )
+    ids = np.array([f"t{index:03d}" for index in range(90)])
+    vectors = np.random.default_rng(0).normal(size=(90, WIDTH))
+    vectors += np.eye(3)[np.arange(90) % 3] * 4  # the classes stand apart
+    for condition in ("clean", "other"):
+        write(project.folder / f"mine/tints/{condition}.parquet", ids, vectors)
+    features = [f"results/features/mine/tints/{name}.arrow" for name in ("clean", "other")]
 
-    def add(registry: dict[str, Any]) -> None:
-        registry["mine"] = {**OWN, "embeddings": "mine/{dataset}/{condition}.arrow"}
+    ended = project.run("--keep-going", "--", features[0], "results/data/other/manifest.parquet")
+    told(ended, "the condition's file mine/tints/jpeg-1.parquet does not exist; every condition")
+    assert not (project.folder / features[0]).exists()
 
-    def reduce(config: dict[str, Any]) -> None:
-        config.update(weights_root=".", encoders=["means", "mine"], datasets=["chest"])
-        config.update(seeds=[0], fractions=[100], perturbations={"jpeg": [50]})
-
-    project.edit("encoders", add)
-    project.edit("config", reduce)
-    features = [f"results/features/means/chest/{n}.arrow" for n in ("clean", "jpeg-1", "foreign")]
+    write(project.folder / "mine/tints/jpeg-1.parquet", ids, vectors)
+    for image in (project.folder / "data/tints").glob("*.png"):
+        image.unlink()
+    (project.folder / "torch.py").write_text("raise ImportError('there is no torch')\n")
     ended = project.run("--", *features)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    (project.folder / "mine").mkdir()
-    (project.results / "features/means/chest").rename(project.folder / "mine/chest")
-    for image in project.results.glob("data/*/phantoms/**/*.png"):
-        image.unlink()  # no image is needed any more
-    (project.folder / "torch.py").write_text("raise ImportError('torch is not here')\n")
-    target = "results/features/mine/chest/clean.arrow"
-    ended = project.run("--", target, "results/features/mine/chest/foreign.arrow")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
     (project.folder / "torch.py").unlink()
-    kept = read_features(project.folder / "mine/chest/clean.arrow").matrix
-    assert (read_features(project.folder / target).matrix == kept).all()
+    for file in features:
+        assert (read_features(project.folder / file).matrix == vectors.astype(np.float32)).all()
 
-    (project.results / "features/means").mkdir(exist_ok=True)
-    (project.folder / "mine/chest").rename(project.folder / "kept")
-    told(
-        project.run("--forcerun", "features", "--", target), "condition's file mine/chest/clean.ar"
-    )
-    (project.folder / "kept").rename(project.folder / "mine/chest")
-    jobs = planned(project.run("-n", "--", "results/runs/mine/chest/seed0/foreign/frac100.json"))
-    assert jobs["features"] == 1  # the failed job left nothing behind
-    ended = project.run("--", "results/runs/mine/chest/seed0/foreign/frac100.json")
+    runs = [f"runs/mine/tints/seed0/{name}/frac100.json" for name in ("clean", "jpeg-1")]
+    ended = project.run("--", *(f"results/{run}" for run in runs))
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    run = pd.read_json(project.results / "runs/mine/chest/seed0/foreign/frac100.json", typ="series")
-    assert run["weights_sha256"] == sha256_of_file(project.folder / "mine/chest/foreign.arrow")
-    assert 0 <= run["macro_auroc"] <= 1
+    found = read_json(project.results / runs[0])
+    assert found["macro_auroc"] > 0.9
+    assert found["weights_sha256"] == sha256_of_file(project.folder / "mine/tints/clean.parquet")

@@ -251,6 +251,9 @@ def callable_encoder():
 def module_encoder():
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 64 * 64, 4))
+
+def torchscript_encoder():
+    return torch.jit.trace(module_encoder(), torch.zeros(1, 3, 64, 64))
 """
 
 
@@ -269,9 +272,10 @@ def test_an_own_encoder_is_a_callable_or_a_module_by_its_import_path(
         spec = {"library": "python", "model": f"own_encoder:{factory}"}
         return load_encoder(entry(**spec), own_home, own_home, CPU)
 
-    plain, module = own("callable_encoder"), own("module_encoder")
-    for encoder in (plain, module):
+    plain, module, script = map(own, ("callable_encoder", "module_encoder", "torchscript_encoder"))
+    for encoder in (plain, module, script):
         check_encoder(encoder)
+    assert torch.equal(script.encode(images), module.encode(images))
     assert torch.equal(plain.encode(images), images.mean(dim=(2, 3)))
     assert not any(parameter.requires_grad for parameter in module.encode.parameters())
     assert plain.weights_sha256 != module.weights_sha256

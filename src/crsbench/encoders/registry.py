@@ -14,7 +14,7 @@ from crsbench.encoders.preprocessing import Preprocessing
 from crsbench.encoders.weights import fetch
 from crsbench.errors import UserError
 
-LIBRARIES = ("timm", "open_clip", "transformers", "python")
+LIBRARIES = ("timm", "open_clip", "transformers", "python", "embeddings")
 _DISTRIBUTIONS = {"open_clip": "open-clip-torch"}
 
 
@@ -32,6 +32,8 @@ def load_encoder(
             f"The encoder '{entry.name}' can be planned but not run: its registry entry names no "
             f"library (allowed: {', '.join(LIBRARIES)})."
         )
+    if "embeddings" in entry.spec:
+        raise UserError(f"The encoder '{entry.name}' is a set of embeddings: there is no model.")
     preprocessing = Preprocessing.from_spec(entry.spec["preprocessing"])
     encode, digest = _load(entry, home, weights_root, device)
     twin = _compare_with_twin(entry, encode, home, weights_root)

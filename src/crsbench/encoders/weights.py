@@ -23,7 +23,9 @@ from crsbench.shards import shards_of
 
 
 def freeze(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-    return model.to(device).eval().requires_grad_(False)
+    for parameter in model.parameters():  # one by one: a TorchScript module has no requires_grad_
+        parameter.requires_grad_(False)
+    return model.to(device).eval()
 
 
 def sha256_of_tensors(tensors: Mapping[str, torch.Tensor], salt: str = "") -> str:
