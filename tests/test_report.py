@@ -61,7 +61,8 @@ def page(home: Path, tmp_path: Path) -> Callable[..., str]:
         scoring = load_scoring(home / "config/scoring.yaml")
         made = score_tables(runs, scoring, {"d": []}, None, floors=["c"], replicates=200)
         tables = Tables(runs, made["axes"], made["crs"], made["bootstrap"])
-        write_report(tmp_path / "index.html", tables, encoders, datasets, "They agree.")
+        audits: list[dict[str, Any]] = []
+        write_report(tmp_path / "index.html", tables, encoders, datasets, {}, "They agree.", audits)
         return (tmp_path / "index.html").read_text("utf-8")
 
     return make

@@ -520,7 +520,9 @@ def test_a_newcomer_is_studied_beside_the_frozen_panel(world: World, tmp_path: P
         Tables(newcomer.runs, tables["axes"], tables["crs"], tables["bootstrap"]),
         newcomer.encoders,
         newcomer.datasets,
+        newcomer.targets,
         "A sentence.",
+        [],
     )
     page = (tmp_path / "page.html").read_text("utf-8")
     assert "of the frozen reference; not run here" in page
@@ -547,7 +549,8 @@ def test_one_seed_gives_scores_without_tiers_or_intervals(world: World) -> None:
 
 def report(world: World, tables: dict[str, pd.DataFrame], file: Path) -> str:
     known = Tables(world.runs, tables["axes"], tables["crs"], tables["bootstrap"])
-    write_report(file, known, world.encoders, world.datasets, "They agree in part.")
+    names = world.encoders, world.datasets, world.targets
+    write_report(file, known, *names, "They agree in part.", [])
     return file.read_text("utf-8")
 
 

@@ -83,6 +83,7 @@ rule report:
         bootstrap=table("bootstrap"),
         runs=table("runs"),
         rank_agreement=LAYOUT.at(LAYOUT.study, study="rank_agreement"),
+        audits=rules.audits.input,
     output:
         LAYOUT.report,
     log:
@@ -90,7 +91,6 @@ rule report:
     conda:
         "../../envs/cpu.yaml"
     params:
-        encoders=PANEL["encoders"],
-        datasets=PANEL["datasets"],
+        **PANEL,
     script:
         "../scripts/report.py"

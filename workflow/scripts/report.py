@@ -1,5 +1,5 @@
 from crsbench.errors import told_in_one_sentence
-from crsbench.files import read_table
+from crsbench.files import read_json, read_table
 from crsbench.report import write_report
 from crsbench.report.page import Tables
 from crsbench.studies.base import read_sentence
@@ -14,5 +14,7 @@ with told_in_one_sentence(snakemake.log[0]):
         tables,
         snakemake.params.encoders,
         snakemake.params.datasets,
+        snakemake.params.targets,
         rank_agreement=read_sentence(files.rank_agreement),
+        audits=[read_json(file) for file in files.audits],
     )

@@ -30,7 +30,7 @@ def profile_plot(
     data sets, in the order to show them; floors: encoders drawn thin and grey.
     """
     with house_style():
-        figure = Figure(figsize=(4.2 * len(datasets), 3.9), layout="constrained")
+        figure = Figure(figsize=(4.8 * len(datasets), 3.9), layout="constrained")
         panels = figure.subplots(1, len(datasets), sharey=True, squeeze=False)[0]
         for panel, (dataset, title) in zip(panels, datasets.items(), strict=True):
             rows = axes[axes["dataset"] == dataset].set_index("encoder")
@@ -50,7 +50,7 @@ def profile_plot(
                     markersize=3 if floor else 5,
                 )
             panel.set_title(title)
-            panel.set_xticks(np.arange(len(AXIS_LABELS)), list(AXIS_LABELS.values()))
+            panel.set_xticks(np.arange(len(AXIS_LABELS)), list(AXIS_LABELS.values()), fontsize=8)
             panel.set_ylim(-0.03, 1.03)
             panel.grid(axis="y", alpha=0.3)
             panel.spines[["top", "right"]].set_visible(False)

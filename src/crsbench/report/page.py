@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,12 @@ import pandas as pd
 
 from crsbench.files import whole_or_absent
 from crsbench.report.figures import profile_plot
+from crsbench.report.overlap import overlap_table
 from crsbench.score import AGGREGATE, SEED_MEAN
 
 MARKS = {
+    "seen": "pre-training is known to have included these test images, or those of a shift target",
+    "seen?": "whether it did is not known",
     "untrained": "random weights, never trained",
     "floor": "a floor: scored against the panel, not part of it, and without a rank",
     "frozen": "of the frozen reference; not run here",
@@ -36,33 +39,46 @@ def write_report(
     tables: Tables,
     encoders: Mapping[str, Mapping[str, Any]],
     datasets: Mapping[str, Mapping[str, Any]],
+    targets: Mapping[str, Mapping[str, Any]],
     rank_agreement: str,
+    audits: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Write the page; encoders and datasets are their registry entries in the panel's order.
+    """Write the page; encoders, datasets and targets are registry entries in the panel's order.
 
-    rank_agreement: the sentence of the study of that name.
+    rank_agreement: the sentence of the study of that name; audits: of the data sets and targets.
     """
     encoders = _with_frozen(encoders, tables.crs)
     axes = tables.axes[tables.axes["seed"] == SEED_MEAN]
     floors = [name for name, spec in encoders.items() if spec["group"] == "floor"]
     titles = {name: spec["title"] for name, spec in encoders.items()}
     shown = {name: spec["title"] for name, spec in datasets.items()}
+    seen = overlap_table(encoders, datasets, targets)
+    shown_images = shown | {name: spec["title"] for name, spec in targets.items()}
     page = _environment().get_template("page.html.j2")
     html = page.render(
         headline=_headline(tables.crs, titles),
         verdict=_verdict(tables.crs, titles),
         rank_agreement=rank_agreement,
         synthetic=[spec["title"] for spec in datasets.values() if spec.get("reader") == "phantom"],
-        leaderboard=_leaderboard(_with_interval(tables), encoders, AGGREGATE),
+        leaderboard=_leaderboard(
+            _with_interval(tables), encoders, AGGREGATE, _overlap_marks(seen, shown_images)
+        ),
         datasets=[
             {
                 "title": title,
-                "rows": _leaderboard(tables.crs, encoders, name, axes[axes["dataset"] == name]),
+                "rows": _leaderboard(
+                    tables.crs,
+                    encoders,
+                    name,
+                    _overlap_marks(seen[seen["dataset"] == name], shown_images),
+                    axes[axes["dataset"] == name],
+                ),
             }
             for name, title in shown.items()
         ],
         figure=profile_plot(axes, titles, shown, floors),
         marks=MARKS,
+        audits=audits,
         n_runs=len(tables.runs),
         n_seeds=tables.runs["seed"].nunique(),
         n_capped=int(tables.runs["capped"].sum()),
@@ -72,6 +88,28 @@ def write_report(
     )
     with whole_or_absent(output) as part:
         part.write_text(html, encoding="utf-8")
+
+
+def _overlap_marks(seen: pd.DataFrame, titles: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """By encoder: the mark of test images that pre-training had, or may have had; else none."""
+    marks = {}
+    for encoder, rows in seen.drop_duplicates(["encoder", "images"]).groupby("encoder"):
+        known = rows[rows["included"] == "yes"]
+        unknown = rows.loc[rows["included"] == "unknown", "images"].map(titles)
+        if len(known):
+            named = [
+                f"{titles[row.images]} ({row.source})" for row in known.itertuples(index=False)
+            ]
+            marks[encoder] = {
+                "label": "seen",
+                "meaning": f"Pre-training included {'; '.join(named)}.",
+            }
+        elif len(unknown):
+            marks[encoder] = {
+                "label": "seen?",
+                "meaning": f"Whether pre-training included {', '.join(unknown)} is not known.",
+            }
+    return marks
 
 
 def _environment() -> jinja2.Environment:
@@ -142,6 +180,7 @@ def _leaderboard(
     crs: pd.DataFrame,
     encoders: Mapping[str, Mapping[str, Any]],
     dataset: str,
+    overlaps: Mapping[str, Mapping[str, str]],
     axes: pd.DataFrame | None = None,
 ) -> list[dict[str, Any]]:
     """Rows in the order of rank, floors last; with `axes`, their measures beside the score."""
@@ -156,7 +195,7 @@ def _leaderboard(
     for row in rows:
         spec = encoders[row["encoder"]]
         row["title"] = spec["title"]
-        row["group"] = spec["group"]
+        row["overlap"] = overlaps.get(row["encoder"])
         row["marks"] = [
             mark
             for mark, applies in (
