@@ -215,12 +215,13 @@ def test_the_ways_of_large_problems_give_the_answer_of_small_ones(
     monkeypatch.setattr(logistic, "_DOUBLE", 0)
     monkeypatch.setattr(logistic, "_ROTATED", 0 if held == "as given" else 1 << 24)
     monkeypatch.setattr(logistic, "_BLOCK_LOGITS", 1)  # blocks of 256 rows
-    large = LogisticPath(GRID, task, tolerance=1e-7, precision=precision)
+    tolerance, agreement = {"float32": (1e-6, 5e-5), "float64": (1e-9, 1e-7)}[precision]
+    large = LogisticPath(GRID, task, tolerance=tolerance, precision=precision)
     large.fit(features.astype(precision), truth, folds)
     assert large.converged_.all()
-    np.testing.assert_allclose(large.objective_, small.objective_, rtol=3e-6)
+    np.testing.assert_allclose(large.objective_, small.objective_, rtol=agreement)
     np.testing.assert_allclose(
-        large.log_loss(features, truth, ~folds), small.log_loss(features, truth, ~folds), rtol=3e-3
+        large.log_loss(features, truth, ~folds), small.log_loss(features, truth, ~folds), rtol=1e-2
     )
 
 

@@ -217,6 +217,22 @@ def test_uncertain_findings_follow_the_rule(
     assert (labels == -1).sum() == unknown
 
 
+def test_unknown_labels_are_carried_and_counted(entry_of: Entry, tmp_path: Path) -> None:
+    from crsbench.data.audit import _labels
+
+    entry, root = entry_of("chexpert", uncertain="ignore"), write_chexpert(tmp_path / "release")
+    files = tmp_path / "manifest.parquet", tmp_path / "images.parquet"
+    write_manifest(*files, entry, root, max_pixels=10**6, workers=1)
+    manifest = read_manifest(files[0])
+    assert (manifest.truth == np.stack(read_images(entry, root).frame["labels"])).all()
+    counts = _labels(manifest)
+    ignored = {name for name, n in counts["unknown"].items() if n}
+    assert ignored == {"Pneumonia", "Edema", "Atelectasis"}
+    assert counts["classes"]["Edema"] == 1
+    assert counts["classes"]["Pneumonia"] == 0
+    assert counts["without_any"] == (manifest.truth != 1).all(axis=1).sum()
+
+
 # ISIC 2019
 
 
@@ -570,6 +586,143 @@ def test_a_data_set_lies_below_the_data_root(
     assert image_root(config, layout, "chexpert") == Path("some where/CheXpert-v1.0")
 
 
+# PadChest and VinDr-CXR
+
+PADCHEST_TABLE = "PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv"
+PADCHEST_COLUMNS = [
+    *("", "ImageID", "ImageDir", "StudyDate_DICOM", "StudyID", "PatientID", "PatientBirth"),
+    *("PatientSex_DICOM", "ViewPosition_DICOM", "Projection", "MethodProjection", "MethodLabel"),
+    *("Labels", "Localizations"),
+]
+
+
+def padchest_row(
+    number: int,
+    labels: str,
+    *,
+    view: str = "PA",
+    patient: int = 1,
+    birth: float | None = 1950.0,
+    sex: str | None = "F",
+) -> list[Any]:
+    study = [20140915, f"s{number}", patient, birth, sex]
+    shown = [None, view, "Manual review of DICOM fields", "Physician", labels, "['loc right']"]
+    return [number, f"{number}_02-094-102.png", number % 3, *study, *shown]
+
+
+def write_padchest(root: Path, folder: str = "") -> Path:
+    """Sixteen-bit images in folders by `ImageDir`, as their archives are called."""
+    rows = [
+        padchest_row(1, "['cardiomegaly', ' pleural effusion', 'aortic elongation']"),
+        padchest_row(2, "['laminar atelectasis', 'hydropneumothorax']", view="AP"),
+        padchest_row(3, "['normal']", patient=2, birth=None, sex=None),
+        padchest_row(4, "['abnormal foreign body', 'unchanged']", view="AP_horizontal", patient=3),
+        padchest_row(5, "['pneumonia']", view="L"),
+        padchest_row(6, "['exclude', 'pneumonia']"),
+        padchest_row(7, "['unchanged']"),
+        padchest_row(8, "[]"),
+        padchest_row(9, ""),
+        padchest_row(10, "['atypical pneumonia', 'pulmonary edema', 'consolidation']", sex="M"),
+    ]
+    write_csv(root / PADCHEST_TABLE, PADCHEST_COLUMNS, rows)
+    for row in rows:
+        file = root / folder / str(row[2]) / row[1]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(row[0]).integers(0, 65536, (24, 32), dtype=np.uint16)
+        Image.fromarray(pixels).save(file)
+    return root
+
+
+@pytest.mark.parametrize("folder", ["", "images", "image_zips"])
+def test_padchest_takes_frontal_images_and_findings_below_its_names(
+    folder: str, entry_of: Entry, tmp_path: Path
+) -> None:
+    entry, root = entry_of("padchest"), write_padchest(tmp_path, folder)
+    found = read_images(entry, root)
+    assert labels_of(entry, found.frame) == {
+        "1_02-094-102": {"Cardiomegaly", "Pleural Effusion"},
+        "2_02-094-102": {"Atelectasis", "Pneumothorax", "Pleural Effusion"},
+        "3_02-094-102": {"No Finding"},
+        "4_02-094-102": set(),
+        "10_02-094-102": {"Pneumonia", "Edema", "Consolidation"},
+    }
+    assert found.left_out == {"other view": 1, "marked exclude": 1, "report says nothing": 3}
+    assert found.frame["view"].tolist() == ["PA", "AP", "PA", "AP_horizontal", "PA"]
+    assert found.frame["age"].tolist() == ["64", "64", "", "64", "64"]
+    assert found.frame["sex"].tolist() == ["female", "female", "", "female", "male"]
+    assert found.frame["group"].tolist() == [f"group:{k}" for k in (1, 1, 2, 3, 1)]
+    assert all_images_exist(found.frame, root)
+
+
+def test_padchests_missing_files_are_left_out_by_its_entry(entry_of: Entry, tmp_path: Path) -> None:
+    root = write_padchest(tmp_path / "padchest")
+    (root / "0" / "3_02-094-102.png").unlink()
+    files = tmp_path / "manifest.parquet", tmp_path / "images.parquet"
+    write_manifest(*files, entry_of("padchest"), root, max_pixels=10**6, workers=1)
+    assert len(read_manifest(files[0]).image_ids) == 4
+    assert set(pd.read_parquet(files[1])["mode"]) == {"I;16", ""}
+
+
+VINDR_LABELS = [
+    *("Aortic enlargement", "Atelectasis", "Calcification", "Cardiomegaly", "Clavicle fracture"),
+    *("Consolidation", "Edema", "Emphysema", "Enlarged PA", "ILD", "Infiltration"),
+    *("Lung Opacity", "Lung cavity", "Lung cyst", "Mediastinal shift", "Nodule/Mass"),
+    *("Pleural effusion", "Pleural thickening", "Pneumothorax", "Pulmonary fibrosis"),
+    *("Rib fracture", "Other lesion", "COPD", "Lung tumor", "Pneumonia", "Tuberculosis"),
+    *("Other disease", "No finding"),
+]
+
+
+def write_vindr(root: Path) -> Path:
+    images = {
+        "aa01": {"Pleural effusion", "Rib fracture", "Lung Opacity"},
+        "bb02": {"No finding"},
+        "cc03": {"Nodule/Mass", "Pneumonia"},
+    }
+    rows = [[name, *(int(label in of) for label in VINDR_LABELS)] for name, of in images.items()]
+    write_csv(root / "annotations/image_labels_test.csv", ["image_id", *VINDR_LABELS], rows)
+    (root / "test").mkdir()
+    for name in images:
+        (root / "test" / f"{name}.dicom").touch()
+    return root
+
+
+def test_vindr_takes_the_consensus_of_its_test_part(entry_of: Entry, tmp_path: Path) -> None:
+    entry, root = entry_of("vindr_cxr"), write_vindr(tmp_path)
+    found = read_images(entry, root)
+    assert labels_of(entry, found.frame) == {
+        "aa01": {"Pleural Effusion", "Lung Opacity"},
+        "bb02": {"No Finding"},
+        "cc03": {"Pneumonia"},
+    }
+    assert set(found.frame["publisher_split"]) == {"test"}
+    assert found.left_out == {}
+    assert all_images_exist(found.frame, root)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        *(("chexpert", name) for name in ("mimic", "nih", "padchest", "vindr_cxr")),
+        *(("aptos2019", name) for name in ("idrid", "messidor2", "eyepacs")),
+        ("isic2019", "pad_ufes"),
+    ],
+)
+def test_every_ready_target_fits_its_source(
+    source: str,
+    target: str,
+    settings: Callable[[str], dict[str, Any]],
+    home: Path,
+    tmp_path: Path,
+) -> None:
+    registry = yaml.safe_load((home / "config" / "datasets.yaml").read_text("utf-8"))
+    registry[source]["shift"] = [target]
+    file = tmp_path / "registry.yaml"
+    file.write_text(yaml.safe_dump(registry), "utf-8")
+    content = settings("config") | {"dataset_registry": str(file), "datasets": [source]}
+    assert list(load_config(content, home).targets) == [target]
+
+
 Harm = Callable[[Path], Any]
 
 
@@ -665,6 +818,24 @@ TRUTH, METADATA = "ISIC_2019_Training_GroundTruth.csv", "ISIC_2019_Training_Meta
             r"chexpert.csv.gz cannot be read as a table",
         ),
         ("idrid", write_idrid, lambda root: os.rename(root, root.with_name("x")), r"not a folder"),
+        (
+            "padchest",
+            write_padchest,
+            replace_in(PADCHEST_TABLE, "['normal']", "normal"),
+            r"'Labels' has the value 'normal'; allowed is a list like",
+        ),
+        (
+            "padchest",
+            write_padchest,
+            replace_in(PADCHEST_TABLE, "Projection", "View"),
+            r"no column 'Projection'",
+        ),
+        (
+            "vindr_cxr",
+            write_vindr,
+            replace_in("annotations/image_labels_test.csv", "No finding", "Normal"),
+            r"no column 'No finding'",
+        ),
     ],
 )
 def test_a_broken_release_is_told_in_one_sentence(

@@ -20,7 +20,7 @@ import pandas as pd
 
 from crsbench.data.near_duplicates import perceptual_hash
 from crsbench.errors import UserError
-from crsbench.images.canonical import decode
+from crsbench.images.canonical import MissingExtraError, decode
 from crsbench.progress import progress
 
 
@@ -84,7 +84,10 @@ def scan_images(
 
 
 def scan_image(root: Path, path: str, *, max_pixels: int) -> ScannedImage:
-    """Read a file once: its hash, and its pixels as every encoder will get them."""
+    """Read a file once: its hash, and its pixels as every encoder will get them.
+
+    Raises MissingExtraError, which says nothing of the file.
+    """
     try:
         content = (root / path).read_bytes()
     except OSError as error:
@@ -94,6 +97,8 @@ def scan_image(root: Path, path: str, *, max_pixels: int) -> ScannedImage:
     )
     try:
         image, mode = decode(root / path, max_pixels)
+    except MissingExtraError:
+        raise
     except UserError as error:
         reason = str(error).replace(str(root / path), path)
         return ScannedImage(**{**asdict(found), "error": reason})

@@ -10,6 +10,12 @@ from PIL import Image, ImageOps
 
 from crsbench.errors import UserError
 
+DICOM_SUFFIXES = (".dcm", ".dicom")
+
+
+class MissingExtraError(UserError):
+    """An optional extra isn't installed: no fault of the image that needs it."""
+
 
 def read_canonical(file: Path, short_side: int, max_pixels: int) -> Image.Image:
     """Decode a file to 8-bit RGB, upright, its short side resized to `short_side` pixels.
@@ -23,21 +29,31 @@ def decode(file: Path, max_pixels: int) -> tuple[Image.Image, str]:
     """Decode a file to upright 8-bit RGB; also returns the mode that it is stored in.
 
     EXIF orientation is applied; 16-bit grey is scaled to 8 bit over its full range; transparent
-    pixels are laid on black; palette, CMYK and grey become RGB. Raises UserError naming the file
-    when it is no whole image, or when it has more than `max_pixels` pixels.
+    pixels are laid on black; palette, CMYK and grey become RGB. A file called `.dcm` or `.dicom` is
+    read by `images.dicom`. Raises UserError naming the file when it is no whole image, or when it
+    has more than `max_pixels` pixels, and MissingExtraError when the extra `dicom` is needed and
+    not installed.
     """
+    if file.suffix.lower() in DICOM_SUFFIXES:
+        from crsbench.images.dicom import decode_dicom
+
+        return decode_dicom(file, max_pixels)
     try:
         with warnings.catch_warnings(), Image.open(file) as image:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit below
-            if image.width * image.height > max_pixels:
-                raise UserError(
-                    f"The image {file} has {image.width} × {image.height} pixels, more than "
-                    f"image.max_pixels = {max_pixels}."
-                )
+            check_size(file, image.width, image.height, max_pixels)
             image.load()
             return to_rgb(ImageOps.exif_transpose(image)), image.mode
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise UserError(f"The image {file} cannot be decoded: {error}.") from error
+
+
+def check_size(file: Path, width: int, height: int, max_pixels: int) -> None:
+    if width * height > max_pixels:
+        raise UserError(
+            f"The image {file} has {width} × {height} pixels, more than image.max_pixels = "
+            f"{max_pixels}."
+        )
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

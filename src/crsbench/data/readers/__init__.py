@@ -17,6 +17,8 @@ from crsbench.data.readers import (
     mimic,
     nih,
     pad_ufes,
+    padchest,
+    vindr_cxr,
 )
 from crsbench.data.readers.phantom import read_phantom
 from crsbench.data.readers.table import read_table_dataset
@@ -57,6 +59,8 @@ READERS: Mapping[str, Reader] = {
     "aptos2019": _publisher(aptos2019.read_aptos2019, aptos2019.TABLES),
     "mimic": _publisher(mimic.read_mimic, mimic.TABLES),
     "nih": _publisher(nih.read_nih, nih.TABLES),
+    "padchest": _publisher(padchest.read_padchest, padchest.TABLES),
+    "vindr_cxr": _publisher(vindr_cxr.read_vindr_cxr, vindr_cxr.TABLES),
     "pad_ufes": _publisher(pad_ufes.read_pad_ufes, pad_ufes.TABLES),
     "idrid": _publisher(idrid.read_idrid, idrid.TABLES),
     "messidor2": _publisher(messidor2.read_messidor2, messidor2.TABLES),
