@@ -207,8 +207,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="small sizes, under 50 s on 2 cores")
     parser.add_argument("--shape", choices=list(FULL), help="this shape only")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--threads", type=int, help="default: all cores, one if --quick")
     arguments = parser.parse_args()
+    # At the quick sizes threads mostly wait for each other.
+    arguments.threads = arguments.threads or (1 if arguments.quick else os.cpu_count())
     torch.set_num_threads(arguments.threads)
     result: dict[str, object] = {"quick": arguments.quick, "threads": arguments.threads}
     with threadpool_limits(limits=arguments.threads):
