@@ -36,23 +36,25 @@ class KeptPredictions:
 def keep_predictions(
     output: Path | str,
     probe: str,
-    features: Mapping[str, str],
     manifest: str,
     split: str,
-    targets: Mapping[str, str],
+    conditions: Sequence[str],
+    features: Sequence[str],
+    targets: Sequence[str],
 ) -> None:
     """Write the test predictions of one encoder, data set and seed under all its conditions.
 
     The file is Parquet with the columns `condition`, `image_id` and, for each class, `p_<class>`
-    (float32), sorted by condition in the order of `features` and by image.
+    (float32), sorted by condition in the order of `conditions` and by image.
 
-    features: condition: its feature file; targets: shift target: its manifest.
+    features: the feature file of each condition; targets: the manifests of the shift targets, which
+    are the last of the conditions.
     """
     known = read_manifest(manifest)
     parts = []
-    for condition, file in features.items():
-        files = RunFiles(probe, file, manifest, split, targets.get(condition, ""))
-        tested = predict_run(files)
+    manifests = [""] * (len(conditions) - len(targets)) + list(targets)
+    for condition, file, target in zip(conditions, features, manifests, strict=True):
+        tested = predict_run(RunFiles(probe, file, manifest, split, target))
         columns = {
             "condition": np.full(len(tested.image_ids), condition),
             "image_id": tested.image_ids,

@@ -62,13 +62,13 @@ rule kept_predictions:
         LAYOUT.predictions,
     log:
         LAYOUT.log("kept_predictions", "{encoder}/{dataset}/seed{seed}"),
-    conda:
-        "../../envs/cpu.yaml"
     params:
         conditions=lambda wc: GRID.conditions(wc.dataset),
-        shift=lambda wc: list(CONFIG.datasets[wc.dataset].shift),
-    script:
-        "../scripts/kept_predictions.py"
+    run:
+        from crsbench.predictions import keep_predictions
+
+        files = input.probe, input.manifest, input.split
+        keep_predictions(output[0], *files, params.conditions, input.features, input.targets)
 
 
 rule predictions:
