@@ -70,7 +70,9 @@ def _draw(figure: Figure, inputs: Inputs, groups: dict[tuple[str, str], pd.DataF
             "crs_without_shift": f"CRS on {inputs.title(dataset)} without the shift",
             "source_auroc": f"macro-AUROC on {inputs.title(dataset)}",
         }
-        for panel, (predictor, label) in zip(row[2 * place :], labels.items(), strict=False):
+        for panel, (predictor, label) in zip(
+            row[2 * place : 2 * place + 2], labels.items(), strict=True
+        ):
             named_points(panel, rows[predictor], rows["target_auroc"], names, colours)
             panel.set(xlabel=label, ylabel=f"macro-AUROC on {inputs.title(target)}")
     group_legend(
