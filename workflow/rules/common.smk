@@ -29,6 +29,7 @@ except UserError as error:
 
 GRID = Grid(CONFIG)
 LAYOUT = Layout(CONFIG.results)
+STUDY_NAMES = []  # each file of rules adds the studies that it makes
 
 
 def any_of(names):

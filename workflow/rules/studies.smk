@@ -1,5 +1,7 @@
-# From the tables to the studies, and to the figures that the CRS-Bench study publishes.
+# From the tables to the studies that need nothing else.
 from crsbench.studies import STUDIES
+
+STUDY_NAMES += STUDIES
 
 
 rule studies_of_tables:
@@ -21,34 +23,6 @@ rule studies_of_tables:
         settings=CONFIG.settings["studies"],
     script:
         "../scripts/studies.py"
-
-
-rule studies:
-    input:
-        rules.studies_of_tables.output,
-
-
-rule reproduction:
-    input:
-        runs=table("runs"),
-        crs=table("crs"),
-        bootstrap=table("bootstrap"),
-        bootstrap_pairs=table("bootstrap_pairs"),
-        studies=rules.studies_of_tables.output.tables,
-        scoring=CONFIG.scoring_file,
-        published=HOME / "config" / "published.yaml",
-    output:
-        table=table("reproduction"),
-        tsv=LAYOUT.scorecard,
-    log:
-        LAYOUT.log("tables", "reproduction"),
-    conda:
-        "../../envs/cpu.yaml"
-    params:
-        floors=CONFIG.floors,
-        synthetic=any(entry.synthetic for entry in CONFIG.datasets.values()),
-    script:
-        "../scripts/reproduction.py"
 
 
 rule case_bootstrap:

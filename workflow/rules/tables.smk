@@ -1,4 +1,4 @@
-# From runs to the tables and the report.
+# From runs to the tables of the score.
 from crsbench.grid import Run
 
 PANEL = {
@@ -74,23 +74,3 @@ rule freeze_reference:
         floors=CONFIG.floors,
     script:
         "../scripts/freeze_reference.py"
-
-
-rule report:
-    input:
-        axes=table("axes"),
-        crs=table("crs"),
-        bootstrap=table("bootstrap"),
-        runs=table("runs"),
-        rank_agreement=LAYOUT.at(LAYOUT.study, study="rank_agreement"),
-        audits=rules.audits.input,
-    output:
-        LAYOUT.report,
-    log:
-        LAYOUT.log("report"),
-    conda:
-        "../../envs/cpu.yaml"
-    params:
-        **PANEL,
-    script:
-        "../scripts/report.py"
