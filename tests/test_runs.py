@@ -22,6 +22,7 @@ from crsbench.features.store import FeatureWriter
 from crsbench.files import read_json, read_table, write_json, write_table
 from crsbench.grid import Run
 from crsbench.metrics import expected_calibration_error
+from crsbench.predictions import keep_predictions, read_predictions
 from crsbench.probes import FittedProbe, ProbeSettings
 from crsbench.runs import (
     PARTIAL_COLUMNS,
@@ -437,6 +438,26 @@ def test_degraded_features_of_other_images_are_told(world: World) -> None:
     with pytest.raises(UserError, match=r"jpeg-1\.arrow lacks the image"):
         evaluate_run(Run("e", "d", 0, "jpeg-1", 100), RunFiles(*files), world.folder / "run.json")
     assert not (world.folder / "run.json").exists()
+
+
+def test_kept_predictions_hold_the_calibration_set_first(world: World) -> None:
+    features = world.features("clean", world.matrix)
+    degraded = world.features("jpeg-1", world.matrix + 1)
+    probe = fitted(world, features)[100]
+    kept = world.folder / "kept.parquet"
+    files = map(str, (kept, probe, world.manifest_file, world.split_file))
+    keep_predictions(*files, ["clean", "jpeg-1"], [str(features), str(degraded)], [])
+    assert read_table(kept)[0]["condition"].unique().tolist() == ["calibration", "clean", "jpeg-1"]
+    part = read_split(world.split_file, world.manifest).part
+    for condition, rows, matrix in (
+        ("calibration", part == "calibration", world.matrix),
+        ("clean", part == "test", world.matrix),
+        ("jpeg-1", part == "test", world.matrix + 1),
+    ):
+        found = read_predictions(kept, condition)
+        assert found.image_ids.tolist() == world.manifest.image_ids[rows].tolist()
+        wanted = FittedProbe.load(probe).predict_proba(matrix[rows].astype(np.float32))
+        assert found.probabilities == pytest.approx(wanted, abs=1e-6)
 
 
 def test_standardisation_folds_into_the_probe() -> None:

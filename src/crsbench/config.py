@@ -23,6 +23,9 @@ Task = Literal["multiclass", "multilabel"]
 
 CLEAN = "clean"
 
+CALIBRATION = "calibration"
+"""What kept predictions of the calibration set are filed under, beside those of the conditions."""
+
 FEATURE_KEYS = (
     *("library", "model", "architecture", "checkpoint", "prefix", "feature", "cut_to_blocks"),
     *("weights", "embeddings", "general_twin", "preprocessing"),
@@ -283,7 +286,7 @@ def _check_relations(config: Config, encoder_file: Path, dataset_specs: Mapping[
             f"extraction.precision is {extraction['precision']} with extraction.device cpu; "
             "allowed there: float32."
         )
-    conditions = {CLEAN} | {
+    conditions = {CLEAN, CALIBRATION} | {
         f"{kind}-{level + 1}"
         for kind, levels in config.perturbations.items()
         for level in range(len(levels))

@@ -1,6 +1,7 @@
 """Kept predictions: what the full-label probes say of every test image, clean, degraded, foreign.
 
-With them any statistic of a test set can be made again without images, features or probes.
+And of the calibration set, which thresholds are chosen on. With them any statistic of a test set
+can be made again without images, features or probes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from crsbench.config import CALIBRATION
 from crsbench.data.manifest import read_manifest
+from crsbench.data.splits import TEST
 from crsbench.errors import UserError
 from crsbench.files import read_table, write_table
 from crsbench.runs import RunFiles, predict_run
@@ -42,19 +45,25 @@ def keep_predictions(
     features: Sequence[str],
     targets: Sequence[str],
 ) -> None:
-    """Write the test predictions of one encoder, data set and seed under all its conditions.
+    """Write the predictions of one encoder, data set and seed: calibration set, then test sets.
 
     The file is Parquet with the columns `condition`, `image_id` and, for each class, `p_<class>`
-    (float32), sorted by condition in the order of `conditions` and by image.
+    (float32). First stands the calibration set, under `calibration`; then the test images, sorted
+    by condition in the order of `conditions` and by image.
 
-    features: the feature file of each condition; targets: the manifests of the shift targets, which
-    are the last of the conditions.
+    features: the feature file of each condition, the clean one first; targets: the manifests of the
+    shift targets, which are the last of the conditions.
     """
     known = read_manifest(manifest)
-    parts = []
     manifests = [""] * (len(conditions) - len(targets)) + list(targets)
-    for condition, file, target in zip(conditions, features, manifests, strict=True):
-        tested = predict_run(RunFiles(probe, file, manifest, split, target))
+    runs = [
+        (condition, RunFiles(probe, file, manifest, split, target), TEST)
+        for condition, file, target in zip(conditions, features, manifests, strict=True)
+    ]
+    runs.insert(0, (CALIBRATION, RunFiles(probe, features[0], manifest, split), CALIBRATION))
+    parts = []
+    for condition, files, part in runs:
+        tested = predict_run(files, part)
         columns = {
             "condition": np.full(len(tested.image_ids), condition),
             "image_id": tested.image_ids,

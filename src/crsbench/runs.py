@@ -99,7 +99,7 @@ def on_raw_features(probe: FittedProbe, mean: np.ndarray, scale: np.ndarray) -> 
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a probe predicts for the n test images of a condition, in the order of their ids.
+    """What a probe predicts for the n images of a condition, in the order of their ids.
 
     image_ids: (n,) str; truth: (n, S) int8 of the columns `shared` (S,) of the probabilities, the
     classes that the tested data set has; probabilities: (n, K) float64 of the probe's classes.
@@ -111,14 +111,18 @@ class Predicted:
     probabilities: np.ndarray
 
 
-def predict_run(files: RunFiles) -> Predicted:
-    """Apply a probe to the test features of a run's condition."""
+def predict_run(files: RunFiles, part: str = TEST) -> Predicted:
+    """Apply a probe to the features of a run's condition.
+
+    part: what of the probe's own data set is predicted, the test or the calibration set; of a shift
+    target it is every image that the probe has not seen.
+    """
     manifest, split = _split(files.manifest, files.split)
     if files.target:
         tested = _manifest(files.target)
         rows = _unseen(files.target, files.manifest, files.split)
     else:
-        tested, rows = manifest, split.part == TEST
+        tested, rows = manifest, split.part == part
     image_ids = tested.image_ids[rows]
     features = _features(files.features).rows(image_ids, files.features)
     probabilities = _probe(files.probe).predict_proba(features)

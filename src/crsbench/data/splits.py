@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from crsbench.config import CALIBRATION
 from crsbench.data.manifest import Manifest, read_manifest
 from crsbench.errors import UserError
 from crsbench.files import read_table, sha256_number, write_table
 
-TEST, CALIBRATION, TRAIN, DROPPED = "test", "calibration", "train", "dropped"
+TEST, TRAIN, DROPPED = "test", "train", "dropped"
 
 
 @dataclass(frozen=True)
