@@ -12,7 +12,8 @@ from sklearn.linear_model import LogisticRegression
 
 from crsbench.errors import UserError
 from crsbench.probes.fitted import FittedProbe, ProbeSettings
-from crsbench.probes.selection import assign_folds, fit_probe
+from crsbench.probes.folds import assign_folds
+from crsbench.probes.selection import fit_probe
 
 SETTINGS = ProbeSettings(tolerance=1e-10)
 

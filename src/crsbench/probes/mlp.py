@@ -21,8 +21,8 @@ from crsbench.probes.fitted import (
     probabilities_of,
     save_probe,
 )
+from crsbench.probes.folds import assign_folds
 from crsbench.probes.logistic import check_features, check_truth
-from crsbench.probes.selection import assign_folds
 
 
 @dataclass(frozen=True)
