@@ -20,6 +20,10 @@ include: "workflow/rules/report.smk"
 include: "workflow/rules/checks.smk"
 
 
+localrules:
+    all,
+
+
 rule all:
     default_target: True
     input:

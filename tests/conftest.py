@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -75,6 +76,18 @@ def write_image_set(folder: Path, rows: Sequence[dict[str, Any]], size: int = 24
 @pytest.fixture(scope="session")
 def image_set() -> Callable[..., Path]:
     return write_image_set
+
+
+def rules_of_workflow() -> tuple[dict[str, str], set[str]]:
+    """The text of every rule by its name, and the names of those that are local."""
+    rules: dict[str, str] = {}
+    local: set[str] = set()
+    for file in (HOME / "Snakefile", *sorted((HOME / "workflow/rules").glob("*.smk"))):
+        text = file.read_text("utf-8")
+        for block in re.findall(r"^localrules:\n((?:    \w+,\n)+)", text, re.MULTILINE):
+            local |= set(re.findall(r"\w+", block))
+        rules |= dict(re.findall(r"^rule (\w+):\n((?:    .*\n|\n)+)", text, re.MULTILINE))
+    return rules, local
 
 
 def snakemake_command() -> list[str]:

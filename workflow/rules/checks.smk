@@ -1,6 +1,11 @@
 # What can be done before a run: fetch the weights, see whether all that it needs is there.
 
 
+localrules:
+    stage,
+    doctor,
+
+
 rule stage:
     log:
         LAYOUT.log("stage"),

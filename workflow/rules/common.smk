@@ -17,6 +17,7 @@ from crsbench.data.readers import source_tables
 from crsbench.errors import UserError
 from crsbench.features.embeddings import embedding_files
 from crsbench.grid import Grid, Layout
+from crsbench.resources import NEEDS
 from crsbench.sources import encoder_files, image_root
 from crsbench.threads import use_one_thread
 
@@ -88,6 +89,13 @@ def clean_run(wc):
     if wc.condition in CONFIG.targets:
         return LAYOUT.at(LAYOUT.run, **{**wc, "condition": "clean"})
     return []
+
+
+def needs(work, what):
+    """What a job asks of a cluster: `what` (mem_mb, runtime) for a kind of work, more at a retry."""
+    return lambda wc, attempt: getattr(
+        NEEDS[work](CONFIG, wc.get("target", wc.dataset)).at(attempt), what
+    )
 
 
 def table(name):

@@ -1,6 +1,13 @@
 # From a data set's own tables to the manifest, the splits and the audit.
 
 
+localrules:
+    phantoms,
+    test_set,
+    split,
+    audits,
+
+
 rule phantoms:
     output:
         LAYOUT.phantoms,
@@ -25,6 +32,9 @@ rule manifest:
     conda:
         "../../envs/cpu.yaml"
     threads: 8
+    resources:
+        mem_mb=needs("manifest", "mem_mb"),
+        runtime=needs("manifest", "runtime"),
     params:
         spec=lambda wc: CONFIG.dataset(wc.dataset).manifest_spec,
         max_pixels=CONFIG.settings["image"]["max_pixels"],

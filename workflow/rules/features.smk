@@ -18,6 +18,8 @@ rule features:
     threads: EXTRACTION["workers"] + 1
     resources:
         gpu=int(EXTRACTION["device"] == "cuda"),
+        mem_mb=needs("extraction", "mem_mb"),
+        runtime=needs("extraction", "runtime"),
     params:
         encoder=encoder_spec,
         image=CONFIG.settings["image"],
@@ -42,6 +44,8 @@ rule shift_features:
     threads: EXTRACTION["workers"] + 1
     resources:
         gpu=int(EXTRACTION["device"] == "cuda"),
+        mem_mb=needs("extraction", "mem_mb"),
+        runtime=needs("extraction", "runtime"),
     params:
         encoder=encoder_spec,
         image=CONFIG.settings["image"],

@@ -1,6 +1,12 @@
 # What all studies end in: the scorecard beside the published figures, and the report.
 
 
+localrules:
+    studies,
+    reproduction,
+    report,
+
+
 rule studies:
     input:
         expand(LAYOUT.study, study=STUDY_NAMES),

@@ -1,6 +1,14 @@
 # From features to probes, and from probes to the runs: one small JSON file each.
 
 
+# Worked off by the warm main process, on a cluster too: milliseconds each.
+localrules:
+    run,
+    runs,
+    kept_predictions,
+    predictions,
+
+
 rule probes:
     input:
         features=LAYOUT.features.replace("{condition}", "clean"),
@@ -12,6 +20,9 @@ rule probes:
         LAYOUT.log("probes", "{encoder}/{dataset}/seed{seed}"),
     conda:
         "../../envs/cpu.yaml"
+    resources:
+        mem_mb=needs("probes", "mem_mb"),
+        runtime=needs("probes", "runtime"),
     params:
         fractions=CONFIG.fractions,
         settings=CONFIG.settings["probe"],

@@ -1,6 +1,14 @@
 # From runs to the tables of the score.
 from crsbench.grid import Run
 
+
+localrules:
+    runs_table,
+    score_tables,
+    crs,
+    freeze_reference,
+
+
 PANEL = {
     "encoders": {name: dict(entry.spec) for name, entry in CONFIG.encoders.items()},
     "datasets": {name: dict(entry.spec) for name, entry in CONFIG.datasets.items()},

@@ -1,0 +1,124 @@
+"""A panel of seconds for trials that run the whole workflow many times: faults, kills, SLURM.
+
+Two encoders on one set of drawn images; what `make` writes lies in the folder of the trial, so that
+the config and the registries can be changed there.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from conftest import HOME, snakemake_command
+
+ENCODERS = ("image_statistics", "vit_tiny_untrained")
+DATASET = "phantom_skin"
+
+
+@dataclass(frozen=True)
+class SmallPanel:
+    """A working folder with a config; results lie in `results`, below it."""
+
+    folder: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "results"
+
+    def command(self, *arguments: str, cores: int | None = 2) -> list[str]:
+        return [
+            *snakemake_command(),
+            *(("--cores", str(cores)) if cores else ()),
+            *("--configfile", "config.yaml"),
+            *arguments,
+        ]
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        """Start the workflow in a session of its own, its output in `snakemake.out`."""
+        with (self.folder / "snakemake.out").open("a", encoding="utf-8") as out:
+            return subprocess.Popen(
+                self.command(*arguments, **options),
+                cwd=self.folder,
+                env={**os.environ, **self.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+
+    def run(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*arguments, **options),
+            cwd=self.folder,
+            env={**os.environ, **self.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            timeout=600,
+            check=False,
+        )
+
+    def finish(self, *arguments: str, **options: Any) -> str:
+        """Run to the end; what it printed. Raises AssertionError when it fails."""
+        ended = self.run(*arguments, **options)
+        assert ended.returncode == 0, ended.stdout
+        return ended.stdout
+
+    def edit(self, name: str, change: Callable[[dict[str, Any]], None]) -> None:
+        file = self.folder / f"{name}.yaml"
+        content = yaml.safe_load(file.read_text("utf-8"))
+        change(content)
+        file.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), "utf-8")
+
+    def made(self) -> dict[str, bytes]:
+        """The bytes of every result, but for logs and the image scan's cache (keyed by times)."""
+        return {
+            str(path.relative_to(self.results)): path.read_bytes()
+            for path in sorted(self.results.rglob("*"))
+            if path.is_file()
+            and path.relative_to(self.results).parts[0] != "logs"
+            and path.name != "images.cache.jsonl"
+        }
+
+
+def make(folder: Path, **environment: str) -> SmallPanel:
+    """Write the panel's config and registries to a new folder."""
+    folder.mkdir(parents=True)
+    shipped = {
+        name: yaml.safe_load((HOME / f"config/{name}.yaml").read_text("utf-8"))
+        for name in ("encoders", "datasets", "demo")
+    }
+    drawn = shipped["datasets"][DATASET]
+    drawn["phantom"] |= {"count": 90, "size": 40}
+    drawn.pop("shift", None)
+    config = shipped["demo"] | {
+        "results": "results",
+        "encoder_registry": str(folder / "encoders.yaml"),
+        "dataset_registry": str(folder / "datasets.yaml"),
+        "encoders": list(ENCODERS),
+        "datasets": [DATASET],
+        "seeds": [0, 1],
+        "fractions": [10, 100],
+        "perturbations": {"jpeg": [10], "rician_noise": [0.1]},
+        "bootstrap": {"replicates": 200, "case_replicates": 50},
+    }
+    config["image"]["short_side"] = 40
+    config["studies"] = config["studies"] | {"baseline_encoder": ENCODERS[0]}
+    config["studies"]["reference_invariance"] = {"trials": 2, "newcomers": 1}
+    files = {
+        "encoders": {name: shipped["encoders"][name] for name in ENCODERS},
+        "datasets": {DATASET: drawn},
+        "config": config,
+    }
+    for name, content in files.items():
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+        (folder / f"{name}.yaml").write_text(text, "utf-8")
+    return SmallPanel(folder, environment)
