@@ -15,13 +15,16 @@ from studies_world import World
 
 from crsbench.config import Config
 from crsbench.files import read_table
-from crsbench.report.page import Tables, write_report
+from crsbench.report import Material, write_report
+from crsbench.report.material import MadeStudy
+from crsbench.runs import CONFIDENCE_COLUMNS
 from crsbench.score import AGGREGATE, AXES, SEED_MEAN, Weights, crs_table, freeze_reference
 from crsbench.score.axes import finish_axes
 from crsbench.studies import STUDIES, run_study
 from crsbench.studies.axis_redundancy import area_under_learning_curve
 from crsbench.studies.base import Inputs, Study, write_study
 from crsbench.studies.reference_invariance import cohort_crs
+from crsbench.studies.reproduction import COLUMNS
 from crsbench.studies.sensitivity import simplex
 from crsbench.tables import PAIR_COLUMNS, RANK_COLUMNS, score_tables
 
@@ -515,18 +518,10 @@ def test_a_newcomer_is_studied_beside_the_frozen_panel(world: World, tmp_path: P
     assert len(run_study("movers", inputs).table) == 8
     for name in STUDIES:
         write_study(tmp_path / "s.parquet", tmp_path / "s.svg", name, run_study(name, inputs))
-    write_report(
-        tmp_path / "page.html",
-        Tables(newcomer.runs, tables["axes"], tables["crs"], tables["bootstrap"]),
-        newcomer.encoders,
-        newcomer.datasets,
-        newcomer.targets,
-        "A sentence.",
-        [],
-    )
-    page = (tmp_path / "page.html").read_text("utf-8")
+    page = report(newcomer, tables, tmp_path / "page.html")
     assert "of the frozen reference; not run here" in page
-    assert page.count("panderm<span") == 4  # on the leaderboard and each data set
+    # On the leaderboard and on each data set's.
+    assert page.count('<span class="encoder" dir="auto">panderm</span>') == 4
 
 
 # --- tables and tiers ---------------------------------------------------------------------------
@@ -548,9 +543,12 @@ def test_one_seed_gives_scores_without_tiers_or_intervals(world: World) -> None:
 
 
 def report(world: World, tables: dict[str, pd.DataFrame], file: Path) -> str:
-    known = Tables(world.runs, tables["axes"], tables["crs"], tables["bootstrap"])
+    none = {"confidence_bins": CONFIDENCE_COLUMNS, "reproduction": COLUMNS}
+    empty = {name: pd.DataFrame(columns=list(columns)) for name, columns in none.items()}
+    study = MadeStudy(pd.DataFrame({"x": [1]}), "They agree in part.", {}, "<svg/>")
     names = world.encoders, world.datasets, world.targets
-    write_report(file, known, *names, "They agree in part.", [])
+    everything = {"runs": world.runs, **tables, **empty}
+    write_report(file, Material(everything, {"rank_agreement": study}, *names, world.scoring))
     return file.read_text("utf-8")
 
 
@@ -558,20 +556,28 @@ def test_the_report_names_no_winner_where_the_first_tier_is_shared(
     world: World, tmp_path: Path
 ) -> None:
     tables = world.tables()
-    crs = tables["crs"]
-    aggregate = (crs["dataset"] == AGGREGATE) & (crs["crs_rank"] <= 3)
-    crs["tier"] = crs["tier"].where(crs["dataset"] != AGGREGATE, 2)
-    crs.loc[aggregate, "tier"] = 1
+    crs, pairs = tables["crs"], tables["bootstrap_pairs"]
+    ranked = crs[crs["dataset"] == AGGREGATE].sort_values("crs_rank")["encoder"].tolist()
+    first, second, third = (world.encoders[name]["title"] for name in ranked[:3])
+    crs["tier"] = crs["encoder"].isin(ranked[:3]).map({True: 1, False: 2}).astype("Int64")
+    of_first = pairs["encoder_a"].eq(ranked[0]) | pairs["encoder_b"].eq(ranked[0])
+
+    def not_separated(*others: str) -> None:
+        apart = ~pairs[["encoder_a", "encoder_b"]].isin(others).any(axis=1)
+        pairs["separated"] = apart | ~of_first
+
+    not_separated(*ranked[1:3])
     page = report(world, tables, tmp_path / "shared.html")
-    assert "There is no single winner: the seeds cannot separate the 3 encoders" in page
+    told = f"{first} is first, but {second} and {third} cannot be separated from it; three encoders"
+    assert told in page
     assert "They agree in part." in page
-    leader = crs[(crs["dataset"] == AGGREGATE) & (crs["crs_rank"] == 1)]["encoder"].iloc[0]
-    crs.loc[(crs["dataset"] == AGGREGATE) & (crs["encoder"] != leader), "tier"] = 2
+    not_separated(ranked[1])
+    page = report(world, tables, tmp_path / "two.html")
+    assert f"{first} and {second} cannot be separated; three encoders form the first tier." in page
+    not_separated()
+    crs["tier"] = crs["encoder"].eq(ranked[0]).map({True: 1, False: 2}).astype("Int64")
     page = report(world, tables, tmp_path / "alone.html")
-    title = world.encoders[leader]["title"]
-    assert f"{title} is separated from all others" in page
-    low = tables["bootstrap"].set_index(["encoder", "dataset"]).loc[(leader, AGGREGATE)]
-    assert f"{low['crs_low']:.3f} to {low['crs_high']:.3f}" in page
+    assert f"{first} leads alone: it is separated from every other encoder." in page
 
 
 def test_a_finding_that_is_undefined_is_kept_as_missing(tmp_path: Path) -> None:

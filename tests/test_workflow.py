@@ -230,11 +230,11 @@ def test_the_tints_are_learnt_from_their_means(finished: Project) -> None:
 
 def test_the_report_is_one_offline_page_that_marks_what_is_synthetic(finished: Project) -> None:
     page = (finished.results / "report/index.html").read_text("utf-8")
-    links = re.findall(r"(?:src|href)\s*=\s*[\"']?([^\"'\s>]+)", page)
-    assert all(link.startswith("#") for link in links), links
+    shown = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    links = re.findall(r"(?:src|href)\s*=\s*[\"']?([^\"'\s>]+)", shown)
+    assert all(link.startswith(("#", "data:")) for link in links), links
     assert "Synthetic data." in page
     assert page.index("Chest (synthetic)") > 0
-    assert page.count("<svg") == 1
     assert "A floor" in page
 
 

@@ -33,6 +33,11 @@ RUN_COLUMNS = (
     *("n_classes", "n_classes_defined", "c", "converged", "capped"),
 )
 
+CONFIDENCE_COLUMNS = (
+    *("encoder", "dataset", "condition"),
+    *("bin", "count", "confidence", "accuracy"),
+)
+
 PARTIAL_COLUMNS = ("macro_auroc_core", "source_macro_auroc", "target_macro_auroc")
 """What only some runs have: those of a data set with classes set apart, those on a shift target."""
 
@@ -256,3 +261,33 @@ def collect_runs(files: Sequence[Path | str]) -> pd.DataFrame:
     for name in ("macro_auroc", *PARTIAL_COLUMNS):
         frame[name] = frame[name].astype(float)
     return frame.sort_values(keys, ignore_index=True)
+
+
+def collect_confidence_bins(files: Sequence[Path | str]) -> pd.DataFrame:
+    """The `confidence_bins` table: bins of the full-label runs, pooled over seeds and labels.
+
+    A row is encoder × data set × condition × bin. `count` sums test cases over the seeds and, where
+    each label has bins of its own, over the labels; `confidence` and `accuracy` are the pooled mean
+    stated probability and frequency, missing in an empty bin.
+
+    files: of all runs; those of other label fractions are left alone.
+    """
+    pooled: dict[tuple[str, str, str], np.ndarray] = {}
+    for file in sorted(map(str, files)):
+        if Path(file).stem != "frac100":
+            continue
+        content = read_json(file)
+        cell = content["encoder"], content["dataset"], content["condition"]
+        for bins in content["reliability"].values():
+            count = np.array(bins["count"], dtype=np.float64)
+            means = np.array([bins["mean_confidence"], bins["accuracy"]], dtype=np.float64)
+            sums = np.vstack([count, np.where(count > 0, means, 0.0) * count])
+            pooled[cell] = pooled.get(cell, 0.0) + sums
+    rows = [
+        (*cell, place, int(count), confidence / count, accuracy / count)
+        if count
+        else (*cell, place, 0, np.nan, np.nan)
+        for cell, sums in sorted(pooled.items())
+        for place, (count, confidence, accuracy) in enumerate(sums.T)
+    ]
+    return pd.DataFrame(rows, columns=list(CONFIDENCE_COLUMNS))

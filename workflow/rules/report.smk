@@ -1,5 +1,9 @@
 # What all studies end in: the scorecard beside the published figures, and the report.
 
+from crsbench.grid import Run
+
+REPORT_TABLES = ["runs", "confidence_bins", *SCORE_TABLES, "reproduction"]
+
 
 localrules:
     studies,
@@ -35,15 +39,27 @@ rule reproduction:
         "../scripts/reproduction.py"
 
 
+# One run of each encoder: its file holds the digest of the encoder's weights.
+WEIGHED_RUNS = {
+    cell.encoder: LAYOUT.run_file(Run(cell.encoder, cell.dataset, CONFIG.seeds[0], "clean", 100))
+    for cell in GRID.cells
+}
+# Where data and weights lie is not part of a result, nor of what is told of it.
+TOLD_SETTINGS = {
+    key: value
+    for key, value in CONFIG.settings.items()
+    if key not in ("results", "data_root", "weights_root")
+}
+
+
 rule report:
     input:
-        axes=table("axes"),
-        crs=table("crs"),
-        bootstrap=table("bootstrap"),
-        runs=table("runs"),
-        rank_agreement=LAYOUT.at(LAYOUT.study, study="rank_agreement"),
-        audits=rules.audits.input,
+        **{name: table(name) for name in REPORT_TABLES},
         studies=rules.studies.input,
+        figures=expand(LAYOUT.study_figure, study=STUDY_NAMES),
+        scoring=CONFIG.scoring_file,
+        audits=rules.audits.input,
+        encoder_runs=list(WEIGHED_RUNS.values()),
     output:
         LAYOUT.report,
     log:
@@ -52,5 +68,8 @@ rule report:
         "../../envs/cpu.yaml"
     params:
         **PANEL,
+        study_names=STUDY_NAMES,
+        encoder_names=list(WEIGHED_RUNS),
+        settings=TOLD_SETTINGS,
     script:
         "../scripts/report.py"

@@ -21,7 +21,8 @@ rule runs_table:
     input:
         rules.runs.input,
     output:
-        table("runs"),
+        runs=table("runs"),
+        confidence_bins=table("confidence_bins"),
     log:
         LAYOUT.log("tables", "runs"),
     conda:

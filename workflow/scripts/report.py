@@ -1,20 +1,21 @@
+from pathlib import Path
+
 from crsbench.errors import told_in_one_sentence
-from crsbench.files import read_json, read_table
-from crsbench.report import write_report
-from crsbench.report.page import Tables
-from crsbench.studies.base import read_sentence
+from crsbench.files import read_json
+from crsbench.report import provenance, read_material, write_report
+from crsbench.score import load_scoring
 
 with told_in_one_sentence(snakemake.log[0]):
-    files = snakemake.input
-    tables = Tables(
-        *(read_table(file)[0] for file in (files.runs, files.axes, files.crs, files.bootstrap))
-    )
-    write_report(
-        snakemake.output[0],
-        tables,
-        snakemake.params.encoders,
-        snakemake.params.datasets,
-        snakemake.params.targets,
-        rank_agreement=read_sentence(files.rank_agreement),
+    files, params = snakemake.input, snakemake.params
+    runs = dict(zip(params.encoder_names, files.encoder_runs, strict=True))
+    material = read_material(
+        files,
+        params.study_names,
+        encoders=params.encoders,
+        datasets=params.datasets,
+        targets=params.targets,
+        scoring=load_scoring(files.scoring),
         audits=[read_json(file) for file in files.audits],
+        provenance=provenance(Path(snakemake.scriptdir), params.settings, runs),
     )
+    write_report(snakemake.output[0], material)

@@ -1,5 +1,7 @@
-"""The report: tables and figures on one self-contained page."""
+"""The report: all tables and figures on one self-contained page, and the figures for papers."""
 
+from crsbench.report.material import Material, read_material
 from crsbench.report.page import write_report
+from crsbench.report.provenance import provenance
 
-__all__ = ["write_report"]
+__all__ = ["Material", "provenance", "read_material", "write_report"]

@@ -1,0 +1,204 @@
+"""The leaderboard's rows: components, axes with intervals, marks, what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from crsbench.report.material import Material
+from crsbench.report.overlap import overlap_table
+from crsbench.score import AGGREGATE, SEED_MEAN
+
+AXIS_COLUMNS = {
+    "axis_discrimination": "discrimination",
+    "axis_calibration": "calibration",
+    "axis_supervision": "label efficiency",
+    "axis_robustness": "robustness",
+}
+MEASURE_COLUMNS = {
+    "ece": "ECE",
+    "retention": "retention",
+    "mean_drop": "mean drop",
+    "worst_drop": "worst drop",
+    "shift_drop": "shift drop",
+}
+MARKS = {
+    "seen": "pre-training is known to have included these test images, or those of a shift target",
+    "seen?": "whether it did is not known",
+    "untrained": "random weights, never trained",
+    "floor": "a floor: scored against the panel, not part of it, and without a rank",
+    "frozen": "of the frozen reference; not run here",
+}
+NO_CELL = "No cell: the encoder's published interface is not meant for these images."
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number, its interval, and why it is missing where it is."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    missing: str = ""
+
+
+def leaderboards(material: Material) -> list[dict[str, Any]]:
+    """The aggregate's leaderboard and one for each data set."""
+    seen = overlap_table(material.encoders, material.datasets, material.targets)
+    views = [
+        _view(material, AGGREGATE, "All data sets", _overlap_marks(seen, material.titles)),
+    ]
+    for name, spec in material.datasets.items():
+        marks = _overlap_marks(seen[seen["dataset"] == name], material.titles)
+        views.append(_view(material, name, spec["title"], marks))
+    return views
+
+
+def seed_interval(values: np.ndarray) -> tuple[float, float] | None:
+    """Student's 95 % interval of a mean over seeds, within [0, 1]; None below two seeds.
+
+    values: (S,) one normalised axis per seed. Mean ± t(0.975, S − 1) · sd / √S.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    if len(values) < 2 or np.isnan(values).any():
+        return None
+    reach = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+    return max(0.0, float(values.mean() - reach)), min(1.0, float(values.mean() + reach))
+
+
+def axis_cells(axes: pd.DataFrame, dataset: str) -> dict[str, dict[str, Cell]]:
+    """By encoder and axis: the seed-mean value with its interval; the aggregate is the mean over
+    the data sets that an encoder has, seed by seed.
+
+    axes: the table `axes`.
+    """
+    if dataset != AGGREGATE:
+        axes = axes[axes["dataset"] == dataset]
+    by_seed = axes.groupby(["encoder", "seed"], sort=True)[list(AXIS_COLUMNS)].mean()
+    absent = axes.groupby(["encoder", "seed"], sort=True)[list(AXIS_COLUMNS)].agg(
+        lambda column: column.isna().any()
+    )
+    by_seed = by_seed.mask(absent.astype(bool))
+    cells: dict[str, dict[str, Cell]] = {}
+    for encoder, rows in by_seed.groupby(level="encoder"):
+        rows = rows.droplevel("encoder")
+        of_encoder = cells[str(encoder)] = {}
+        for name in AXIS_COLUMNS:
+            mean = rows.at[SEED_MEAN, name]
+            interval = seed_interval(rows.drop(SEED_MEAN)[name].to_numpy())
+            value = None if pd.isna(mean) else float(mean)
+            of_encoder[name] = Cell(value, *(interval or (None, None)))
+    return cells
+
+
+def _view(
+    material: Material, dataset: str, title: str, overlaps: Mapping[str, Mapping[str, str]]
+) -> dict[str, Any]:
+    crs = material.tables["crs"]
+    own = crs[crs["dataset"] == dataset]
+    intervals = material.tables["bootstrap"]
+    columns = ["encoder", "crs_low", "crs_high", "p_rank1", "p_top3"]
+    own = own.merge(intervals.loc[intervals["dataset"] == dataset, columns], "left", "encoder")
+    means = material.seed_means
+    measures = means[means["dataset"] == dataset]
+    kept = ["encoder", *(name for name in MEASURE_COLUMNS if dataset != AGGREGATE)]
+    own = own.merge(measures[kept], "left", "encoder") if dataset != AGGREGATE else own
+    own = own.sort_values(
+        ["floor", "crs", "encoder"], ascending=[True, False, True], na_position="last"
+    )
+    axes = axis_cells(material.tables["axes"], dataset)
+    rows = [
+        _row(row, material.known[row["encoder"]], axes, overlaps) for row in own.to_dict("records")
+    ]
+    lacking = set(material.encoders) - set(own["encoder"])
+    rows += [
+        _row_without_cell(name, spec) for name, spec in material.encoders.items() if name in lacking
+    ]
+    return {
+        "name": dataset,
+        "title": title,
+        "rows": rows,
+        "measures": [] if dataset == AGGREGATE else list(MEASURE_COLUMNS.items()),
+    }
+
+
+def _row(
+    row: Mapping[str, Any],
+    spec: Mapping[str, Any],
+    axes: Mapping[str, Mapping[str, Cell]],
+    overlaps: Mapping[str, Mapping[str, str]],
+) -> dict[str, Any]:
+    encoder = row["encoder"]
+    reason = row["missing"] if isinstance(row["missing"], str) else ""
+
+    def cell(name: str, low: str = "", high: str = "") -> Cell:
+        values = [row.get(key) if key else None for key in (name, low, high)]
+        value, *ends = (None if pd.isna(v) else float(v) for v in values)
+        return Cell(value, *ends, missing=reason or "There is no such value.")
+
+    of_axes = axes.get(encoder, {})
+    return {
+        "encoder": encoder,
+        "title": spec["title"],
+        "group": spec["group"],
+        "floor": bool(row["floor"]),
+        "marks": _marks(spec, overlaps.get(encoder)),
+        "tier": None if pd.isna(row["tier"]) else int(row["tier"]),
+        "crs_rank": None if pd.isna(row["crs_rank"]) else int(row["crs_rank"]),
+        "auroc_rank": None if pd.isna(row["auroc_rank"]) else int(row["auroc_rank"]),
+        "crs": cell("crs", "crs_low", "crs_high"),
+        **{
+            name: cell(name)
+            for name in ("p_rank1", "dominance", "proximity", "worst_axis", "macro_auroc")
+        },
+        "axes": {name: of_axes.get(name, Cell(None, missing=reason)) for name in AXIS_COLUMNS},
+        "measures": {name: cell(name) for name in MEASURE_COLUMNS},
+        "without_cell": "",
+    }
+
+
+def _row_without_cell(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "encoder": name,
+        "title": spec["title"],
+        "group": spec["group"],
+        "floor": spec["group"] == "floor",
+        "marks": _marks(spec, None),
+        "tier": None,
+        "crs_rank": None,
+        "auroc_rank": None,
+        "without_cell": NO_CELL,
+    }
+
+
+def _marks(spec: Mapping[str, Any], overlap: Mapping[str, str] | None) -> list[dict[str, str]]:
+    applies = {
+        "untrained": spec.get("weights") == "untrained",
+        "floor": spec["group"] == "floor",
+        "frozen": spec["group"] == "frozen",
+    }
+    marks = [{"label": mark, "meaning": MARKS[mark]} for mark in applies if applies[mark]]
+    return marks + ([dict(overlap)] if overlap else [])
+
+
+def _overlap_marks(seen: pd.DataFrame, titles: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """By encoder: the mark of test images that pre-training had, or may have had; else none."""
+    marks = {}
+    for encoder, rows in seen.drop_duplicates(["encoder", "images"]).groupby("encoder"):
+        known = rows[rows["included"] == "yes"]
+        unknown = rows.loc[rows["included"] == "unknown", "images"].map(titles)
+        if len(known):
+            named = [
+                f"{titles[row.images]} ({row.source})" for row in known.itertuples(index=False)
+            ]
+            told = f"Pre-training included {'; '.join(named)}."
+            marks[str(encoder)] = {"label": "seen", "meaning": told}
+        elif len(unknown):
+            told = f"Whether pre-training included {', '.join(unknown)} is not known."
+            marks[str(encoder)] = {"label": "seen?", "meaning": told}
+    return marks

@@ -1,0 +1,97 @@
+"""What the report is made from: the tables, the studies and what the registries say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from crsbench.files import read_table
+from crsbench.score import SEED_MEAN, Scoring
+
+Entries = Mapping[str, Mapping[str, Any]]
+
+TABLES = (
+    *("runs", "rows", "axes", "crs", "bootstrap", "bootstrap_pairs", "bootstrap_ranks"),
+    *("confidence_bins", "reproduction"),
+)
+"""The tables of a run that the report reads, by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class MadeStudy:
+    """A study as it lies on disk: its table, the sentence and findings, the figure as SVG text."""
+
+    table: pd.DataFrame
+    sentence: str
+    findings: Mapping[str, float | int | str | None]
+    figure: str
+
+    @classmethod
+    def read(cls, table_file: Path | str, figure_file: Path | str) -> MadeStudy:
+        table, told = read_table(table_file)
+        figure = Path(figure_file).read_text(encoding="utf-8")
+        return cls(table, told["sentence"], told["findings"], figure)
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """All that the page shows. Entries are registry entries in the panel's order."""
+
+    tables: Mapping[str, pd.DataFrame]
+    """By the names in :data:`TABLES`."""
+    studies: Mapping[str, MadeStudy]
+    encoders: Entries
+    datasets: Entries
+    targets: Entries
+    scoring: Scoring
+    audits: Sequence[Mapping[str, Any]] = ()
+    gallery: Sequence[Mapping[str, Any]] = ()
+    """From :func:`crsbench.report.gallery.gallery`."""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """From :func:`crsbench.report.provenance.provenance`."""
+
+    @property
+    def known(self) -> Entries:
+        """The config's encoders and, under their bare names, the frozen panel's others."""
+        frozen = sorted(set(self.tables["crs"]["encoder"]) - set(self.encoders))
+        return {**self.encoders, **{name: {"title": name, "group": "frozen"} for name in frozen}}
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """The shown names of encoders, data sets and targets."""
+        entries = {**self.targets, **self.datasets, **self.known}
+        return {name: str(spec["title"]) for name, spec in entries.items()}
+
+    @property
+    def floors(self) -> list[str]:
+        return [name for name, spec in self.encoders.items() if spec["group"] == "floor"]
+
+    @property
+    def synthetic(self) -> list[str]:
+        """The titles of the data sets that a program drew."""
+        return [
+            str(spec["title"]) for spec in self.datasets.values() if spec.get("reader") == "phantom"
+        ]
+
+    @property
+    def seed_means(self) -> pd.DataFrame:
+        axes = self.tables["axes"]
+        return axes[axes["seed"] == SEED_MEAN]
+
+
+def read_material(files: Mapping[str, Any], studies: Sequence[str], **known: Any) -> Material:
+    """Read the tables and studies that a rule names.
+
+    files: by the names in :data:`TABLES` a file each, and `studies` and `figures`, the files of
+    `studies` in their order; known: the other fields of :class:`Material`.
+    """
+    pairs = zip(studies, files["studies"], files["figures"], strict=True)
+    return Material(
+        {name: read_table(files[name])[0] for name in TABLES},
+        {name: MadeStudy.read(table, figure) for name, table, figure in pairs},
+        **known,
+    )
