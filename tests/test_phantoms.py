@@ -314,8 +314,8 @@ def test_a_rerun_after_a_kill_gives_the_same_bytes(tmp_path, monkeypatch):
     assert not (broken / "table.csv").exists(), "a table must not vouch for missing images"
     assert len(list((broken / "images").iterdir())) == 3
     # A harder kill (power, SIGKILL) leaves its temporary files behind.
-    (broken / "images/.skin-home-00003.png.part").write_bytes(b"half an ima")
-    (broken / ".table.csv.part").write_bytes(b"image_id,pa")
+    (broken / "images/.skin-home-00003.png.0badcafe.part").write_bytes(b"half an ima")
+    (broken / ".table.csv.0badcafe.part").write_bytes(b"image_id,pa")
     write_phantoms(broken, "skin", "home", 6, 40)
     assert _tree(broken) == _tree(tmp_path / "whole")
 

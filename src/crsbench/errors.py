@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -35,5 +35,7 @@ def told_in_one_sentence(log: str) -> Iterator[None]:
 
 
 def _note(log: str, text: str) -> None:
-    Path(log).parent.mkdir(parents=True, exist_ok=True)
-    Path(log).write_text(text, encoding="utf-8")
+    """Write the log; where it can't be written the sentence itself must still be told."""
+    with suppress(OSError):
+        Path(log).parent.mkdir(parents=True, exist_ok=True)
+        Path(log).write_text(text, encoding="utf-8")

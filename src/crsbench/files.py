@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,24 +18,57 @@ import pyarrow.parquet as pq
 
 from crsbench.errors import UserError
 
+UNWRITABLE = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.ENOTDIR, errno.ENAMETOOLONG),
+)
+"""What a disk answers that is full, or a folder that can't be written to."""
+
 
 @contextmanager
 def whole_or_absent(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success sync it and rename it to `path`.
 
-    The temporary name is fixed, so that what a killed job left is overwritten by the next one.
+    The newest writer of a path wins: it deletes what others, killed or still at work, have under
+    temporary names of theirs, so that two writers never mix and nothing is left behind. One that is
+    still at work fails when it wants to rename. Raises UserError when the disk is full or the
+    folder can't be written to.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
     try:
-        yield part
-        with part.open("rb+") as handle:
-            os.fsync(handle.fileno())
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        _delete_parts_of(path)
+        try:
+            yield part
+            with part.open("rb+") as handle:
+                os.fsync(handle.fileno())
+            part.replace(path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        if error.errno not in UNWRITABLE or not _beside(error.filename, path):
+            raise
+        raise UserError(
+            f"{path} cannot be written: {os.strerror(error.errno)}; mend that and rerun."
+        ) from error
+
+
+def _delete_parts_of(path: Path) -> None:
+    start = f".{path.name}."
+    with os.scandir(path.parent) as entries:
+        left = [e.path for e in entries if e.name.startswith(start) and e.name.endswith(".part")]
+    for part in left:
+        Path(part).unlink(missing_ok=True)
+
+
+def _beside(failed: str | bytes | None, path: Path) -> bool:
+    """Whether an error is about the folder of `path`; one without a file name is about its file."""
+    if failed is None:
+        return True
+    folder = Path(os.fsdecode(failed))
+    return path.parent in (folder, folder.parent) or folder in path.parents
 
 
 def write_json(path: Path | str, content: Mapping[str, Any]) -> None:
@@ -65,14 +100,17 @@ def write_table(
         text = json.dumps(metadata, allow_nan=False, sort_keys=True)
         table = table.replace_schema_metadata({**(table.schema.metadata or {}), b"crsbench": text})
     with whole_or_absent(path) as part:
-        pq.write_table(table, part, compression="zstd")
+        pq.write_table(table, part, compression="zstd", write_page_checksum=True)
 
 
 def read_table(path: Path | str) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Read a table written by `write_table`, with its metadata."""
+    """Read a table written by `write_table`, with its metadata.
+
+    Raises UserError naming the file when it is not whole or its checksums don't fit.
+    """
     try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowInvalid) as error:
+        table = pq.read_table(path, page_checksum_verification=True)
+    except (OSError, pa.ArrowException) as error:
         raise UserError(f"{path} is no readable Parquet file; delete it and rerun.") from error
     metadata = (table.schema.metadata or {}).get(b"crsbench", b"{}")
     return table.to_pandas(), json.loads(metadata)
