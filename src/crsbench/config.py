@@ -200,6 +200,8 @@ def load_config(settings: Mapping[str, Any], home: Path) -> Config:
     )
     _check_relations(config, encoder_file, dataset_specs)
     _select([settings["studies"]["baseline_encoder"]], encoder_specs, "encoder", encoder_file)
+    shown = settings.get("report", {}).get("gallery", [])
+    _select(shown, datasets, "data set in report.gallery", "the panel")
     return config
 
 
@@ -315,7 +317,7 @@ def _check_target(source: DatasetEntry, target: DatasetEntry) -> None:
 
 
 def _select(
-    names: Sequence[str], registry: Mapping[str, Any], what: str, file: Path
+    names: Sequence[str], registry: Mapping[str, Any], what: str, file: Path | str
 ) -> list[tuple[str, Mapping[str, Any]]]:
     for name in names:
         if name not in registry:

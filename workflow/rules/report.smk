@@ -50,6 +50,12 @@ TOLD_SETTINGS = {
     for key, value in CONFIG.settings.items()
     if key not in ("results", "data_root", "weights_root")
 }
+# Whose images the report may show: those that a program drew, and those that the config names.
+SHOWN_DATASETS = [
+    name
+    for name, entry in CONFIG.datasets.items()
+    if entry.synthetic or name in CONFIG.settings.get("report", {}).get("gallery", [])
+]
 
 
 rule report:
@@ -60,6 +66,7 @@ rule report:
         scoring=CONFIG.scoring_file,
         audits=rules.audits.input,
         encoder_runs=list(WEIGHED_RUNS.values()),
+        shown=expand(LAYOUT.manifest, dataset=SHOWN_DATASETS),
     output:
         LAYOUT.report,
     log:
@@ -70,6 +77,7 @@ rule report:
         **PANEL,
         study_names=STUDY_NAMES,
         encoder_names=list(WEIGHED_RUNS),
+        shown_datasets=SHOWN_DATASETS,
         settings=TOLD_SETTINGS,
     script:
         "../scripts/report.py"

@@ -1,13 +1,18 @@
 from pathlib import Path
 
+from crsbench.config import load_config
 from crsbench.errors import told_in_one_sentence
 from crsbench.files import read_json
-from crsbench.report import provenance, read_material, write_report
+from crsbench.grid import Layout
+from crsbench.report import gallery, provenance, read_material, write_report
 from crsbench.score import load_scoring
 
 with told_in_one_sentence(snakemake.log[0]):
     files, params = snakemake.input, snakemake.params
+    home = Path(snakemake.scriptdir).resolve().parents[1]
+    config = load_config(snakemake.config, home)
     runs = dict(zip(params.encoder_names, files.encoder_runs, strict=True))
+    shown = dict(zip(params.shown_datasets, files.shown, strict=True))
     material = read_material(
         files,
         params.study_names,
@@ -16,6 +21,7 @@ with told_in_one_sentence(snakemake.log[0]):
         targets=params.targets,
         scoring=load_scoring(files.scoring),
         audits=[read_json(file) for file in files.audits],
-        provenance=provenance(Path(snakemake.scriptdir), params.settings, runs),
+        gallery=gallery(config, Layout(config.results), shown),
+        provenance=provenance(home, params.settings, runs),
     )
     write_report(snakemake.output[0], material)

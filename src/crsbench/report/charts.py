@@ -206,16 +206,27 @@ def _tooltip(*fields: tuple[str, str]) -> list[Spec]:
     return shown
 
 
-def _lines(x: Spec, y: Spec, tooltip: list[Spec], *layers: Spec, order: str | None = None) -> Spec:
-    """All encoders as faint lines, the chosen ones in their colours above them, with points."""
+def _lines(
+    x: Spec,
+    y: Spec,
+    tooltip: list[Spec],
+    *layers: Spec,
+    order: str | None = None,
+    where: str = "true",
+) -> Spec:
+    """All encoders as faint lines, the chosen ones in their colours above them, with points.
+
+    layers: what lies between; order: the field that lines follow, else x; where: a filter of rows.
+    """
     detail = {"field": "encoder", "type": "nominal"}
     along = {"order": {"field": order, "type": "quantitative"}} if order else {}
     faint = {
+        "transform": [{"filter": where}],
         "mark": {"type": "line", "color": "var(--faint)", "strokeWidth": 1, "tooltip": None},
         "encoding": {"detail": detail, **along},
     }
     strong = {
-        "transform": [{"filter": CHOSEN}],
+        "transform": [{"filter": f"{where} && {CHOSEN}"}],
         "mark": {"type": "line", "strokeWidth": 2.4},
         "encoding": {
             "color": {"field": "colour", "type": "nominal", "scale": None},
@@ -230,7 +241,7 @@ def _lines(x: Spec, y: Spec, tooltip: list[Spec], *layers: Spec, order: str | No
         },
     }
     points = {
-        "transform": [{"filter": CHOSEN}],
+        "transform": [{"filter": f"{where} && {CHOSEN}"}],
         "mark": {"type": "point", "filled": True, "size": 46, "opacity": 1},
         "encoding": {
             "color": {"field": "colour", "type": "nominal", "scale": None},
@@ -245,7 +256,8 @@ def _facets(field: str, view: Spec, **more: Any) -> Spec:
     return {
         "facet": {"field": field, "type": "nominal", "header": header | more, "sort": None},
         "spec": view | {"height": 210},
-        "spacing": {"row": 26, "column": 22},
+        "bounds": "flush",
+        "spacing": {"row": 76, "column": 62},
         "resolve": {"axis": {"x": "independent", "y": "independent"}},
     }
 
@@ -280,7 +292,7 @@ def _slope_chart() -> Spec:
     y = {
         "field": "rank",
         "type": "quantitative",
-        "scale": {"reverse": True, "zero": False, "nice": False},
+        "scale": {"reverse": True, "zero": False, "nice": False, "padding": 12},
         "title": "rank",
         "axis": {"tickMinStep": 1, "format": "d", "grid": False},
     }
@@ -432,6 +444,8 @@ def _stress_chart() -> Spec:
     )
     chart = _facets("kind", _lines(x, _y("shown", ""), tooltip))
     chart["resolve"] = {"axis": {"x": "independent"}, "scale": {"y": "shared"}}
+    chart["spacing"]["column"] = 36
+    chart["usermeta"] = {"cell": 150, "between": 36}
     return {
         "data": {"name": "stress"},
         "params": _params(dataset="", measure="macro_auroc"),
@@ -474,8 +488,16 @@ def _reliability_chart() -> Spec:
     tooltip = _tooltip(
         ("confidence", "stated"), ("accuracy", "happened"), ("count", "test cases, all seeds")
     )
-    view = _lines(x, y, tooltip, order="bin")
-    view["layer"][0]["mark"]["opacity"] = 0.35
+    after = {
+        "transform": [{"filter": f"datum.state == 'after' && {CHOSEN}"}],
+        "mark": {"type": "line", "strokeDash": [2, 3], "strokeWidth": 1.6},
+        "encoding": {
+            "color": {"field": "colour", "type": "nominal", "scale": None},
+            "detail": {"field": "encoder", "type": "nominal"},
+            "order": {"field": "bin", "type": "quantitative"},
+        },
+    }
+    view = _lines(x, y, tooltip, after, order="bin", where="datum.state == 'before'")
     view["layer"].insert(
         0,
         {

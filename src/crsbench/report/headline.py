@@ -11,6 +11,10 @@ from crsbench.score import AGGREGATE
 NUMERALS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
+LONG = 40
+"""Letters of names that a headline can hold; longer lists are counted instead."""
+
+
 def headline(crs: pd.DataFrame, pairs: pd.DataFrame, titles: Mapping[str, str]) -> str:
     """Who is first, who cannot be separated from it, and how many form the first tier.
 
@@ -37,7 +41,9 @@ def headline(crs: pd.DataFrame, pairs: pd.DataFrame, titles: Mapping[str, str]) 
     )
     if len(near) == 1:
         return f"{titles[leader]} and {_named(near, titles)} cannot be separated; {tier}"
-    others = _named(near, titles) if len(near) <= 3 else f"{_count(len(near))} others"
+    others = _named(near, titles)
+    if len(near) > 3 or len(others) > LONG:
+        others = f"{_count(len(near))} others"
     return f"{titles[leader]} is first, but {others} cannot be separated from it; {tier}"
 
 
@@ -64,7 +70,7 @@ def first_tier(crs: pd.DataFrame, titles: Mapping[str, str]) -> str:
     """Who is in the first tier, where it holds more than the headline names."""
     ranked = _ranked(crs)
     top = ranked[ranked["tier"] == 1]
-    return f"First tier: {_named(top, titles)}." if 2 < len(top) < len(ranked) else ""
+    return f"First tier: {_named(top, titles)}." if 2 < len(top) <= 6 else ""
 
 
 def _ranked(crs: pd.DataFrame) -> pd.DataFrame:

@@ -34,6 +34,9 @@ MARKS = {
     "floor": "a floor: scored against the panel, not part of it, and without a rank",
     "frozen": "of the frozen reference; not run here",
 }
+NO_VALUE = "The data set has no such value."
+NO_RANK = "A floor is not ranked."
+ONE_SEED = "A single seed cannot be resampled."
 NO_CELL = "No cell: the encoder's published interface is not meant for these images."
 
 
@@ -136,10 +139,10 @@ def _row(
     encoder = row["encoder"]
     reason = row["missing"] if isinstance(row["missing"], str) else ""
 
-    def cell(name: str, low: str = "", high: str = "") -> Cell:
+    def cell(name: str, low: str = "", high: str = "", why: str = NO_VALUE) -> Cell:
         values = [row.get(key) if key else None for key in (name, low, high)]
         value, *ends = (None if pd.isna(v) else float(v) for v in values)
-        return Cell(value, *ends, missing=reason or "There is no such value.")
+        return Cell(value, *ends, missing=reason or why)
 
     of_axes = axes.get(encoder, {})
     return {
@@ -152,11 +155,11 @@ def _row(
         "crs_rank": None if pd.isna(row["crs_rank"]) else int(row["crs_rank"]),
         "auroc_rank": None if pd.isna(row["auroc_rank"]) else int(row["auroc_rank"]),
         "crs": cell("crs", "crs_low", "crs_high"),
-        **{
-            name: cell(name)
-            for name in ("p_rank1", "dominance", "proximity", "worst_axis", "macro_auroc")
+        "p_rank1": cell("p_rank1", why=NO_RANK if row["floor"] else ONE_SEED),
+        **{name: cell(name) for name in ("dominance", "proximity", "worst_axis", "macro_auroc")},
+        "axes": {
+            name: of_axes.get(name, Cell(None, missing=reason or NO_VALUE)) for name in AXIS_COLUMNS
         },
-        "axes": {name: of_axes.get(name, Cell(None, missing=reason)) for name in AXIS_COLUMNS},
         "measures": {name: cell(name) for name in MEASURE_COLUMNS},
         "without_cell": "",
     }

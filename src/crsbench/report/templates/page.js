@@ -105,9 +105,11 @@
   function fitted(spec, width, count) {
     if (spec.facet) {
       if (spec.facet.field === "dataset") spec.facet.sort = DATA.datasets.map((of) => of.name);
-      const columns = Math.max(1, Math.min(count, Math.floor(width / 250)));
+      const { cell, between } = { cell: 200, between: 62, ...spec.usermeta };
+      const room = width - 60; // for the first plot's own axis
+      const columns = Math.max(1, Math.min(count, Math.floor((room + between) / (cell + between))));
       spec.columns = columns;
-      spec.spec = { ...spec.spec, width: Math.floor(width / columns - 68) };
+      spec.spec = { ...spec.spec, width: Math.floor((room + between) / columns - between) };
       return spec;
     }
     const hint = spec.usermeta ?? {};
