@@ -10,6 +10,9 @@ if not workflow.overwrite_configfiles:  # a config file of the user's own replac
     configfile: os.path.join(workflow.basedir, "config/config.yaml")
 
 
+report: "workflow/report/workflow.rst"
+
+
 include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/features.smk"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,14 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from crsbench.report import Material, write_report
+from crsbench.config import load_config
+from crsbench.errors import UserError
+from crsbench.files import read_json, write_json, write_table
+from crsbench.grid import Layout
+from crsbench.report import Material, gallery, provenance, write_paper, write_report
+from crsbench.report.figures import latex_text, markdown_table
 from crsbench.report.leaderboard import axis_cells, seed_interval
-from crsbench.runs import CONFIDENCE_COLUMNS
+from crsbench.runs import CONFIDENCE_COLUMNS, collect_confidence_bins
 from crsbench.score import AGGREGATE, SEED_MEAN, load_scoring
 from crsbench.studies.reproduction import COLUMNS
 from crsbench.tables import score_tables
@@ -49,7 +55,13 @@ def synthetic_runs(encoders: list[str], datasets: list[str], seed: int = 0) -> p
 
 
 @pytest.fixture
-def page(home: Path, tmp_path: Path) -> Callable[..., str]:
+def made() -> dict[str, Material]:
+    """What the last page was made from."""
+    return {}
+
+
+@pytest.fixture
+def page(home: Path, tmp_path: Path, made: dict[str, Material]) -> Callable[..., str]:
     """The page of three encoders, one of them a floor, with changes of their entries."""
 
     def make(changes: dict[str, dict[str, Any]] | None = None) -> str:
@@ -64,10 +76,10 @@ def page(home: Path, tmp_path: Path) -> Callable[..., str]:
         }
         runs = synthetic_runs(list(encoders), list(datasets))
         scoring = load_scoring(home / "config/scoring.yaml")
-        made = score_tables(runs, scoring, {"d": []}, None, floors=["c"], replicates=200)
+        scored = score_tables(runs, scoring, {"d": []}, None, floors=["c"], replicates=200)
         bins = pd.DataFrame(columns=list(CONFIDENCE_COLUMNS))
-        tables = {"runs": runs, "confidence_bins": bins, "reproduction": NO_FIGURES, **made}
-        material = Material(tables, {}, encoders, datasets, {}, scoring)
+        tables = {"runs": runs, "confidence_bins": bins, "reproduction": NO_FIGURES, **scored}
+        made["last"] = material = Material(tables, {}, encoders, datasets, {}, scoring)
         write_report(tmp_path / "index.html", material)
         return (tmp_path / "index.html").read_text("utf-8")
 
@@ -156,3 +168,92 @@ def test_an_aggregate_axis_is_the_mean_over_data_sets_or_missing() -> None:
     assert cells["a"][names[0]].low == cells["a"][names[0]].high == pytest.approx(0.4)
     assert cells["b"][names[0]].value is None
     assert axis_cells(pd.DataFrame(rows), "y")["a"][names[1]].value == pytest.approx(0.5)
+
+
+# --- provenance, gallery, figures for papers ----------------------------------------------------
+
+
+def test_the_gallery_shows_the_image_under_every_condition(
+    image_set: Callable[..., Path], home: Path, tmp_path: Path, settings: Callable[..., Any]
+) -> None:
+    image_set(tmp_path / "small", [{"id": "a", "path": "a.png", "label": "x"}])
+    config = load_config(settings("demo"), home)
+    entry = replace(config.datasets["phantom_skin"], spec={"reader": "table", "root": "small"})
+    config = replace(
+        config,
+        datasets={"small": entry},
+        settings={**config.settings, "data_root": str(tmp_path)},
+    )
+    frame = pd.DataFrame(
+        {"image_id": ["a"], "path": ["a.png"], "group": ["g"], "labels": [[1, 0]],
+         "dropped": [False], "content_sha256": ["0"]}
+    )  # fmt: skip
+    told = {"dataset": "small", "task": "multiclass", "classes": ["x", "y"]}
+    write_table(tmp_path / "m.parquet", frame, told | {"group_namespace": "small", "left_out": {}})
+    shown = gallery(config, Layout(tmp_path), {"small": tmp_path / "m.parquet"})
+    (only,) = shown
+    assert len(only["tiles"]) == 16
+    assert [tile["label"] for tile in only["tiles"][:2]] == ["clean", "Gaussian blur 1: 1"]
+    assert "JPEG 3: 10" in [tile["label"] for tile in only["tiles"]]
+    assert all(tile["src"].startswith("data:image/webp;base64,") for tile in only["tiles"])
+    assert len({tile["src"] for tile in only["tiles"]}) > 10
+    assert gallery(config, Layout(tmp_path), {"small": tmp_path / "m.parquet"}) == shown
+
+
+def test_only_data_sets_of_the_panel_can_be_shown(home: Path, settings: Callable[..., Any]) -> None:
+    changed = settings("demo") | {"report": {"gallery": ["phantom_skn"]}}
+    with pytest.raises(UserError, match=r"'phantom_skn' \(did you mean 'phantom_skin'\?\)"):
+        load_config(changed, home)
+
+
+def test_bins_are_pooled_over_seeds_and_labels(tmp_path: Path) -> None:
+    def run(seed: int, percent: int, counts: list[int], confidence: list[float | None]) -> Path:
+        bins = {"count": counts, "mean_confidence": confidence, "accuracy": confidence[::-1]}
+        content = {"encoder": "e", "dataset": "d", "condition": "clean"}
+        file = tmp_path / f"seed{seed}" / f"frac{percent:03d}.json"
+        write_json(file, content | {"reliability": {"x": bins, "y": bins} if seed else {"x": bins}})
+        return file
+
+    files = [run(0, 100, [10, 0], [0.2, None]), run(1, 100, [30, 5], [0.6, 0.9])]
+    files += [run(0, 1, [99, 99], [0.1, 0.1])]
+    write_json(files[0], read_json(files[0]) | {"reliability": {"x": {
+        "count": [10, 0], "mean_confidence": [0.2, None], "accuracy": [0.5, None]}}})  # fmt: skip
+    bins = collect_confidence_bins(files)
+    assert bins["count"].tolist() == [70, 10]
+    assert bins["confidence"].tolist() == pytest.approx([(10 * 0.2 + 60 * 0.6) / 70, 0.9])
+    assert bins["accuracy"].tolist() == pytest.approx([(10 * 0.5 + 60 * 0.9) / 70, 0.6])
+
+
+def test_provenance_names_commit_versions_and_weights(home: Path, tmp_path: Path) -> None:
+    write_json(tmp_path / "run.json", {"weights_sha256": "ab"})
+    told = provenance(home, {"seeds": [0]}, {"e": tmp_path / "run.json"})
+    assert told["weights"] == {"e": "ab"}
+    assert told["config"] == "seeds:\n- 0\n"
+    assert told["versions"]["numpy"] == np.__version__
+    assert provenance(tmp_path, {}, {})["commit"] == ""
+
+
+def test_latex_and_markdown_escape_names() -> None:
+    assert latex_text(r"50 % & $x_1$ {#}") == r"50 \% \& \$x\_1\$ \{\#\}"
+    assert (
+        latex_text("~^\\–<") == r"\textasciitilde{}\textasciicircum{}\textbackslash{}--\textless{}"
+    )
+    assert markdown_table(["a", "b"], [["1", "x|y"]]) == "| a | b |\n| --: | --- |\n| 1 | x\\|y |\n"
+
+
+def test_figures_for_papers_are_the_same_bytes_each_time(
+    page: Callable[..., str], tmp_path: Path, made: dict[str, Material]
+) -> None:
+    page({"a": {"title": "$ \\ " + WILD}})
+    for folder in ("one", "two"):
+        write_paper(tmp_path / folder, made["last"])
+    names = {file.name for file in (tmp_path / "one").iterdir()}
+    stems = ("profiles", "ranks", "rank_probability")
+    drawn = {f"{stem}.{kind}" for stem in stems for kind in ("svg", "pdf")}
+    assert names == drawn | {"leaderboard.md", "leaderboard.tex"}
+    for name in names:
+        content = (tmp_path / "one" / name).read_bytes()
+        assert content == (tmp_path / "two" / name).read_bytes(), name
+    rows = (tmp_path / "one/leaderboard.md").read_text("utf-8").splitlines()
+    assert len(rows) == 2 + 3
+    assert rows[-1].startswith("| – | C (floor) | – |")

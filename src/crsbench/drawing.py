@@ -25,8 +25,17 @@ GROUP_COLOURS = {
 @contextmanager
 def house_style() -> Iterator[None]:
     """Matplotlib's settings while a figure is drawn and written: text as text, ids from a hash."""
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "crsbench", "font.size": 9}):
+    settings = {
+        **{"svg.fonttype": "none", "svg.hashsalt": "crsbench", "pdf.fonttype": 42},
+        **{"font.size": 9, "text.parse_math": False},  # a name may hold a dollar sign
+    }
+    with mpl.rc_context(settings):
         yield
+
+
+def short(name: str, letters: int = 28) -> str:
+    """A name for a figure, cut where it is longer."""
+    return name if len(name) <= letters else name[: letters - 1].rstrip() + "…"
 
 
 def svg_text(figure: Figure) -> str:

@@ -156,6 +156,11 @@ class Layout:
     def report(self) -> str:
         return f"{self.results}/report/index.html"
 
+    @property
+    def paper(self) -> str:
+        """Figures and tables for a paper."""
+        return f"{self.results}/paper/{{file}}"
+
     def log(self, rule: str, job: str = "") -> str:
         """A job's log; `job` is a pattern with the rule's wildcards."""
         return f"{self.results}/logs/{rule}{job and '/'}{job}.log"

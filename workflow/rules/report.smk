@@ -11,6 +11,12 @@ localrules:
     report,
 
 
+PAPER_FILES = [
+    *expand("{name}.{kind}", name=["profiles", "ranks", "rank_probability"], kind=["svg", "pdf"]),
+    *("leaderboard.md", "leaderboard.tex"),
+]
+
+
 rule studies:
     input:
         expand(LAYOUT.study, study=STUDY_NAMES),
@@ -27,7 +33,7 @@ rule reproduction:
         published=HOME / "config" / "published.yaml",
     output:
         table=table("reproduction"),
-        tsv=LAYOUT.scorecard,
+        tsv=report(LAYOUT.scorecard, caption="../report/scorecard.rst", category="Scorecard"),
     log:
         LAYOUT.log("tables", "reproduction"),
     conda:
@@ -68,7 +74,7 @@ rule report:
         encoder_runs=list(WEIGHED_RUNS.values()),
         shown=expand(LAYOUT.manifest, dataset=SHOWN_DATASETS),
     output:
-        LAYOUT.report,
+        report(LAYOUT.report, caption="../report/page.rst", category="Report"),
     log:
         LAYOUT.log("report"),
     conda:
@@ -81,3 +87,23 @@ rule report:
         settings=TOLD_SETTINGS,
     script:
         "../scripts/report.py"
+
+
+rule figures:
+    input:
+        **{name: table(name) for name in REPORT_TABLES},
+        scoring=CONFIG.scoring_file,
+    output:
+        report(
+            expand(LAYOUT.paper, file=PAPER_FILES),
+            caption="../report/paper.rst",
+            category="For papers",
+        ),
+    log:
+        LAYOUT.log("figures"),
+    conda:
+        "../../envs/cpu.yaml"
+    params:
+        **PANEL,
+    script:
+        "../scripts/figures.py"

@@ -13,7 +13,11 @@ rule studies_of_tables:
         reference=CONFIG.reference_file or [],
     output:
         tables=expand(LAYOUT.study, study=STUDIES),
-        figures=expand(LAYOUT.study_figure, study=STUDIES),
+        figures=report(
+            expand(LAYOUT.study_figure, study=STUDIES),
+            caption="../report/study.rst",
+            category="Studies",
+        ),
     log:
         LAYOUT.log("studies", "of_tables"),
     conda:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from crsbench.drawing import COLOURS, GREY
 from crsbench.report.leaderboard import AXIS_COLUMNS
-from crsbench.report.material import Material
+from crsbench.report.material import Material, kind_title
 from crsbench.score import AGGREGATE
 from crsbench.score.axes import CLEAN
 
@@ -141,17 +141,9 @@ def _stress(rows: pd.DataFrame) -> Rows:
     kinds = pd.DataFrame({"kind": degraded["kind"].unique()})
     both = pd.concat([clean.merge(kinds, how="cross"), degraded], ignore_index=True)
     both["severity"] = both["severity"].astype(int)
-    both["kind"] = both["kind"].str.replace("_", " ").replace(KIND_TITLES)
+    both["kind"] = both["kind"].map(kind_title)
     both = both.rename(columns={"macro_auroc_mean": "macro_auroc", "ece_mean": "ece"})
     return _records(both, ["encoder", "dataset", "kind", "severity", "macro_auroc", "ece"])
-
-
-KIND_TITLES = {
-    "gaussian blur": "Gaussian blur",
-    "jpeg": "JPEG",
-    "rician noise": "Rician noise",
-    "fov crop": "field-of-view crop",
-}
 
 
 def _labels(rows: pd.DataFrame) -> Rows:

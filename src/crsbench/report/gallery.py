@@ -16,6 +16,7 @@ from crsbench.files import sha256_number
 from crsbench.grid import Grid, Layout
 from crsbench.images.canonical import read_canonical, resize_short_side
 from crsbench.images.perturbations import perturb
+from crsbench.report.material import kind_title
 from crsbench.sources import image_root
 
 TILE_SIDE = 176
@@ -47,9 +48,9 @@ def gallery(
 
 
 def _label(condition: str, levels: Mapping[str, tuple[float, ...]]) -> str:
-    """`jpeg-3` as `jpeg 3: 10`, with the level of the config."""
+    """`jpeg-3` as `JPEG 3: 10`, with the level of the config."""
     kind, severity = condition.rsplit("-", 1)
-    return f"{kind.replace('_', ' ')} {severity}: {levels[kind][int(severity) - 1]:g}"
+    return f"{kind_title(kind)} {severity}: {levels[kind][int(severity) - 1]:g}"
 
 
 def _tile(image: Image.Image, label: str) -> dict[str, Any]:

@@ -20,6 +20,18 @@ TABLES = (
 )
 """The tables of a run that the report reads, by name."""
 
+KIND_TITLES = {
+    "gaussian_blur": "Gaussian blur",
+    "jpeg": "JPEG",
+    "rician_noise": "Rician noise",
+    "fov_crop": "field-of-view crop",
+}
+
+
+def kind_title(kind: str) -> str:
+    """The shown name of a kind of perturbation."""
+    return KIND_TITLES.get(kind, kind.replace("_", " "))
+
 
 @dataclass(frozen=True, eq=False)
 class MadeStudy:
@@ -87,9 +99,9 @@ def read_material(files: Mapping[str, Any], studies: Sequence[str], **known: Any
     """Read the tables and studies that a rule names.
 
     files: by the names in :data:`TABLES` a file each, and `studies` and `figures`, the files of
-    `studies` in their order; known: the other fields of :class:`Material`.
+    `studies` in their order, unless there are none; known: the other fields of :class:`Material`.
     """
-    pairs = zip(studies, files["studies"], files["figures"], strict=True)
+    pairs = zip(studies, files["studies"], files["figures"], strict=True) if studies else ()
     return Material(
         {name: read_table(files[name])[0] for name in TABLES},
         {name: MadeStudy.read(table, figure) for name, table, figure in pairs},

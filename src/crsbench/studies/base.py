@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from crsbench.drawing import GROUP_COLOURS, house_style, svg_text
+from crsbench.drawing import GROUP_COLOURS, house_style, short, svg_text
 from crsbench.files import read_table, whole_or_absent, write_table
 from crsbench.score import AGGREGATE, SEED_MEAN, Reference, Scoring
 from crsbench.score.axes import BOTH_SIDES, CLEAN
@@ -80,6 +80,10 @@ class Inputs:
             if name in entries:
                 return str(entries[name]["title"])
         return name
+
+    def label(self, name: str) -> str:
+        """The shown name, cut to what a figure can hold."""
+        return short(self.title(name))
 
     def titles(self, names: Sequence[str]) -> str:
         return " and ".join(self.title(name) for name in names)

@@ -64,7 +64,7 @@ def without_shift(panel: Panel) -> Panel:
 def _draw(figure: Figure, inputs: Inputs, groups: dict[tuple[str, str], pd.DataFrame]) -> None:
     row = panels(figure, 2 * len(groups), (4.6, 4.0))
     for place, ((dataset, target), rows) in enumerate(groups.items()):
-        names = [inputs.title(name) for name in rows["encoder"]]
+        names = [inputs.label(name) for name in rows["encoder"]]
         colours = [inputs.colour(name) for name in rows["encoder"]]
         labels = {
             "crs_without_shift": f"CRS on {inputs.title(dataset)} without the shift",

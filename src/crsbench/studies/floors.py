@@ -175,7 +175,7 @@ def _draw_scores(figure: Figure, inputs: Inputs, shown: pd.DataFrame) -> None:
         panel.barh(rows.index, width, left=left, color=COLOURS[place], label=label)
         left = left + width
     names = [
-        inputs.title(row.encoder) + (" (floor)" if row.floor else "") for row in rows.itertuples()
+        inputs.label(row.encoder) + (" (floor)" if row.floor else "") for row in rows.itertuples()
     ]
     panel.set_yticks(rows.index, names)
     panel.set_xlabel("aggregate CRS, by what it is made of")

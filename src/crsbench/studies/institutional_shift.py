@@ -88,7 +88,7 @@ def _draw(figure: Figure, inputs: Inputs, table: pd.DataFrame) -> None:
             panel.plot(ends[0], place, "o", color=colour)
             panel.plot(ends[1], place, "o", color=colour, markerfacecolor="white")
         panel.axvline(0.5, color="black", linewidth=0.8, linestyle="dotted")
-        panel.set_yticks(rows.index, [inputs.title(name) for name in rows["encoder"]])
+        panel.set_yticks(rows.index, [inputs.label(name) for name in rows["encoder"]])
         names = inputs.title(target), inputs.title(dataset)
         panel.set_xlabel("macro-AUROC\nfilled: {}\nopen: {}".format(*names))
         panel.grid(axis="x", alpha=0.25)

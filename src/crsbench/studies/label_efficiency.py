@@ -104,7 +104,7 @@ def _draw(figure: Figure, inputs: Inputs, table: pd.DataFrame) -> None:
                 curve["percent"],
                 curve["macro_auroc"],
                 curve["macro_auroc_sd"].fillna(0),
-                label=inputs.title(encoder),
+                label=inputs.label(encoder),
                 marker="o",
                 markersize=3,
                 linewidth=1.5,

@@ -76,7 +76,7 @@ def _draw(figure: Figure, inputs: Inputs, folds: dict[str, pd.DataFrame]) -> Non
     for panel, (dataset, both) in zip(
         panels(figure, len(folds), (4.2, 4.0)), folds.items(), strict=True
     ):
-        names = [inputs.title(name) for name in both.index]
+        names = [inputs.label(name) for name in both.index]
         colours = [inputs.colour(name) for name in both.index]
         named_points(panel, both["others"], both["held_out"], names, colours)
         panel.set(

@@ -51,7 +51,7 @@ def rank_agreement(inputs: Inputs) -> Study:
 
     def draw(figure: Figure) -> None:
         (panel,) = panels(figure, 1, (6, 4.2))
-        names = [inputs.title(name) for name in of_run.index]
+        names = [inputs.label(name) for name in of_run.index]
         colours = [inputs.colour(name) for name in of_run.index]
         named_points(panel, of_run["macro_auroc"], of_run["crs"], names, colours)
         panel.set(xlabel="macro-AUROC (aggregate)", ylabel="CRS (aggregate)")
@@ -114,7 +114,7 @@ def _slopes(figure: Figure, inputs: Inputs, table: pd.DataFrame) -> None:
     (panel,) = panels(figure, 1, (6, 1.2 + 0.28 * len(table)))
     for side, rank, align in ((0, "auroc_rank", "right"), (1, "crs_rank", "left")):
         for place, rows in table.groupby(rank):
-            names = ", ".join(inputs.title(name) for name in rows["encoder"])
+            names = ", ".join(inputs.label(name) for name in rows["encoder"])
             text = f"{names}  {place}" if side == 0 else f"{place}  {names}"
             panel.text(side + (0.03 if side else -0.03), place, text, ha=align, va="center")
     for row in table.itertuples():

@@ -60,7 +60,7 @@ def weight_sensitivity(inputs: Inputs) -> Study:
         leaders = sorted(table["leader"].unique())
         for place, leader in enumerate(leaders):
             own = (table["leader"] == leader).to_numpy()
-            shown = inputs.titles(leader.split(", "))
+            shown = " and ".join(map(inputs.label, leader.split(", ")))
             colour = COLOURS[place % len(COLOURS)]
             panel.scatter(x[own], y[own], s=60, marker="h", color=colour, label=shown)
         now = [used[name] for name in COMPONENTS]
