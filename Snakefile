@@ -19,6 +19,7 @@ include: "workflow/rules/features.smk"
 include: "workflow/rules/runs.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/studies.smk"
+include: "workflow/rules/calibration.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/checks.smk"
 

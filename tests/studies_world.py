@@ -45,6 +45,7 @@ def synthetic_runs(config: Config) -> pd.DataFrame:
     runs["ece"] = (0.08 + per(["encoder", "dataset"], 0.03) + noise).abs() + 0.03 * severity
     for name in ("classwise_ece", "adaptive_ece", "brier", "log_loss"):
         runs[name] = runs["ece"]
+    runs["ece_if_calibrated"] = 0.02
     runs = runs.assign(n_test=1000, n_classes=5, n_classes_defined=5, c=1.0)
     return runs.assign(converged=True, capped=False)[list(RUN_COLUMNS)]
 

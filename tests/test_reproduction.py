@@ -24,7 +24,7 @@ from crsbench.studies.reproduction import (
     write_tsv,
 )
 
-NOT_OF_TABLES = {"recalibration", "stress_calibration", "depth_sweep", "adaptation"}
+NOT_OF_TABLES = {"recalibration", "depth_sweep", "adaptation"}
 
 
 @pytest.fixture(scope="module")

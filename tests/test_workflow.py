@@ -156,6 +156,7 @@ def make_project(folder: Path, home: Path, snakemake: Snakemake) -> Project:
     }
     config["image"]["short_side"] = 20
     config["studies"]["baseline_encoder"] = "means"
+    config["recalibration"] = {"primary": ["means"], "all_cells": True, "cases": [8]}
     project.point_to_own_registries(config)
     for name, content in (("encoders", registry), ("datasets", datasets), ("config", config)):
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")

@@ -199,7 +199,9 @@ def load_config(settings: Mapping[str, Any], home: Path) -> Config:
         settings=settings,
     )
     _check_relations(config, encoder_file, dataset_specs)
-    _select([settings["studies"]["baseline_encoder"]], encoder_specs, "encoder", encoder_file)
+    named = [settings["studies"]["baseline_encoder"]]
+    named += settings.get("recalibration", {}).get("primary", [])
+    _select(named, encoder_specs, "encoder", encoder_file)
     shown = settings.get("report", {}).get("gallery", [])
     _select(shown, datasets, "data set in report.gallery", "the panel")
     return config

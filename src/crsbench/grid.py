@@ -54,6 +54,18 @@ class Grid:
         ]
 
     @property
+    def recalibrated(self) -> list[Cell]:
+        """The cells that recalibration is studied on; none without the key `recalibration`."""
+        settings = self.config.settings.get("recalibration")
+        if settings is None:
+            return []
+        return [
+            cell
+            for cell in self.cells
+            if settings["all_cells"] or cell.encoder in settings["primary"]
+        ]
+
+    @property
     def degraded(self) -> list[str]:
         """The perturbed conditions, `{kind}-{severity}` with severities from 1 (mild) up."""
         return [
@@ -80,6 +92,10 @@ class Grid:
 
     def count_runs(self) -> int:
         return self.count_rows() * len(self.config.seeds)
+
+
+RECALIBRATED_PARTS = ("recalibrated", "reliability", "cases")
+"""The tables of a recalibrated cell, see `crsbench.recalibrated.RecalibratedCell`."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +150,16 @@ class Layout:
     @property
     def predictions(self) -> str:
         return f"{self.results}/predictions/{{encoder}}/{{dataset}}/seed{{seed}}.parquet"
+
+    @property
+    def recalibrated(self) -> str:
+        """A cell's tables of recalibration."""
+        return f"{self.results}/recalibration/{{encoder}}/{{dataset}}/{{part}}.parquet"
+
+    @property
+    def own_model(self) -> str:
+        """What is made of the predictions of a user's own model."""
+        return f"{self.results}/own_model/{{file}}"
 
     @property
     def table(self) -> str:

@@ -9,6 +9,7 @@ Every function gives the same bits whatever the order of the cases: counts are i
 floating-point numbers are put in ascending order before they are added up.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -146,6 +147,31 @@ class ReliabilityBins:
         gap = np.where(self.count > 0, np.abs(self.accuracy - self.mean_confidence), 0.0)
         return np.asarray((self.count * gap).sum(axis=-1) / self.count.sum(axis=-1))
 
+    def error_if_calibrated(self) -> FloatArray:
+        """The error that as many cases show on average if they are perfectly calibrated.
+
+        Chance alone gives n cases an error above zero. A bin of n_b cases at the confidence p
+        deviates by E|X − n_b p| / n_b, where X is binomial; that mean absolute deviation has the
+        closed form 2 (m + 1) C(n_b, m + 1) p^(m + 1) (1 − p)^(n_b − m), m = ⌊n_b p⌋ (de Moivre,
+        1730). All cases of a bin are taken at its mean confidence, which overstates the level by a
+        few percent of itself at most.
+        """
+        deviation = [
+            _binomial_deviation(int(n), float(p))
+            for n, p in zip(self.count.ravel(), self.mean_confidence.ravel(), strict=True)
+        ]
+        total = np.reshape(deviation, self.count.shape).sum(axis=-1)
+        return np.asarray(total / self.count.sum(axis=-1))
+
+
+def _binomial_deviation(n: int, p: float) -> float:
+    """E|X − np| of a binomial X; 0 for n = 0 and for p = 0 or 1."""
+    if n == 0 or not 0.0 < p < 1.0:
+        return 0.0
+    m = min(int(n * p), n - 1)
+    log_choose = math.lgamma(n + 1) - math.lgamma(m + 2) - math.lgamma(n - m)
+    return 2 * (m + 1) * math.exp(log_choose + (m + 1) * math.log(p) + (n - m) * math.log1p(-p))
+
 
 def reliability_bins(
     confidence: npt.ArrayLike, correct: npt.ArrayLike, n_bins: int = N_BINS
@@ -165,8 +191,12 @@ def reliability_bins(
         ValueError: shapes differ, no cases, ``correct`` not 0/1, a confidence outside [0, 1].
     """
     confidence, correct = _sorted_columns(confidence, correct, n_bins)
-    inner_edges = np.arange(1, n_bins) / n_bins
-    return _histogram(np.searchsorted(inner_edges, confidence), confidence, correct, n_bins)
+    return _histogram(equal_width_bin(confidence, n_bins), confidence, correct, n_bins)
+
+
+def equal_width_bin(confidence: FloatArray, n_bins: int = N_BINS) -> IntArray:
+    """The bin, 0 to n_bins − 1, of each confidence in [0, 1]; see :func:`reliability_bins`."""
+    return np.searchsorted(np.arange(1, n_bins) / n_bins, confidence)
 
 
 def equal_mass_bins(
@@ -283,6 +313,7 @@ _SCALARS = (
     "macro_auroc",
     "macro_auroc_core",
     "ece",
+    "ece_if_calibrated",
     "classwise_ece",
     "adaptive_ece",
     "brier",
@@ -302,6 +333,8 @@ class RunMetrics:
     macro_auroc_core: float | None
     """The same without the classes set apart; None when no class is set apart or none is left."""
     ece: float
+    ece_if_calibrated: float
+    """The mean ECE of as many cases, at the same confidences, that are perfectly calibrated."""
     classwise_ece: float
     adaptive_ece: float
     brier: float
@@ -374,7 +407,7 @@ def run_metrics(
     if task == "multiclass":
         bins = reliability_bins(*top_label(truth, probabilities))
         reliability = {"top_label": bins}
-        ece = float(bins.error())
+        ece, by_chance = float(bins.error()), float(bins.error_if_calibrated())
     else:
         reliability = {
             name: ReliabilityBins(*columns)
@@ -386,11 +419,12 @@ def run_metrics(
                 strict=True,
             )
         }
-        ece = classwise
+        ece, by_chance = classwise, float(per_label.error_if_calibrated().mean())
     return RunMetrics(
         macro_auroc=_mean_defined(auroc) if defined.any() else None,
         macro_auroc_core=_mean_defined(core) if apart and np.isfinite(core).any() else None,
         ece=ece,
+        ece_if_calibrated=by_chance,
         classwise_ece=classwise,
         adaptive_ece=adaptive_ece(task, truth, probabilities),
         brier=brier_score(task, truth, probabilities),
@@ -435,6 +469,7 @@ def _metrics_of_known(
         macro_auroc=_mean_of(auroc[name] for name in defined),
         macro_auroc_core=_mean_of(core) if apart else None,
         ece=mean("ece"),
+        ece_if_calibrated=mean("ece_if_calibrated"),
         classwise_ece=mean("classwise_ece"),
         adaptive_ece=mean("adaptive_ece"),
         brier=mean("brier"),

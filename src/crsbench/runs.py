@@ -29,8 +29,8 @@ CACHED_PROBES = 256
 
 RUN_COLUMNS = (
     *("encoder", "dataset", "seed", "condition", "percent", "n_test"),
-    *("macro_auroc", "ece", "classwise_ece", "adaptive_ece", "brier", "log_loss"),
-    *("n_classes", "n_classes_defined", "c", "converged", "capped"),
+    *("macro_auroc", "ece", "ece_if_calibrated", "classwise_ece", "adaptive_ece", "brier"),
+    *("log_loss", "n_classes", "n_classes_defined", "c", "converged", "capped"),
 )
 
 CONFIDENCE_COLUMNS = (

@@ -166,11 +166,23 @@ def pearson(a: npt.ArrayLike, b: npt.ArrayLike, level: float = 0.95) -> Correlat
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its percentile interval."""
+    """An estimate with its interval."""
 
     estimate: float
     low: float
     high: float
+
+
+def mean_interval(values: npt.ArrayLike, level: float = 0.95) -> Interval:
+    """Mean of (n,) values with Student's t interval; the interval is NaN for a single value."""
+    values = _complete(values)
+    if not values.size:
+        raise ValueError("a mean needs at least one value, got none")
+    mean = float(values.mean())
+    if len(values) == 1:
+        return Interval(mean, float("nan"), float("nan"))
+    reach = scipy_stats.t.ppf((1 + level) / 2, len(values) - 1) * scipy_stats.sem(values)
+    return Interval(mean, float(mean - reach), float(mean + reach))
 
 
 def bootstrap_mean(

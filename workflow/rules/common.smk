@@ -98,6 +98,28 @@ def needs(work, what):
     )
 
 
+def features_of_cell(wc):
+    """The feature files of a cell, in the order of its conditions."""
+    conditions = GRID.conditions(wc.dataset)
+    return expand(LAYOUT.features, **wc, condition=conditions)
+
+
+def target_manifests(wc):
+    return expand(LAYOUT.manifest, dataset=CONFIG.datasets[wc.dataset].shift)
+
+
+def own_table(wc):
+    """The table of a user's own model, which must be there."""
+    name = CONFIG.settings.get("own_model")
+    if name is None:
+        raise WorkflowError(
+            "The target own_model needs a table: --config own_model=FILE (see docs/calibration.md)."
+        )
+    if not os.path.isfile(name):
+        raise WorkflowError(f"own_model names the file {name}, which does not exist.")
+    return name
+
+
 def table(name):
     return LAYOUT.at(LAYOUT.table, table=name)
 

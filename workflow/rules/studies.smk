@@ -1,7 +1,8 @@
 # From the tables to the studies that need nothing else.
-from crsbench.studies import STUDIES
+from crsbench.studies import studies_of
 
-STUDY_NAMES += STUDIES
+STUDIES_OF_TABLES = studies_of(CONFIG.settings["studies"])
+STUDY_NAMES += STUDIES_OF_TABLES
 
 
 rule studies_of_tables:
@@ -12,9 +13,9 @@ rule studies_of_tables:
         scoring=CONFIG.scoring_file,
         reference=CONFIG.reference_file or [],
     output:
-        tables=expand(LAYOUT.study, study=STUDIES),
+        tables=expand(LAYOUT.study, study=STUDIES_OF_TABLES),
         figures=report(
-            expand(LAYOUT.study_figure, study=STUDIES),
+            expand(LAYOUT.study_figure, study=STUDIES_OF_TABLES),
             caption="../report/study.rst",
             category="Studies",
         ),
@@ -25,6 +26,7 @@ rule studies_of_tables:
     params:
         **PANEL,
         settings=CONFIG.settings["studies"],
+        studies=STUDIES_OF_TABLES,
     script:
         "../scripts/studies.py"
 

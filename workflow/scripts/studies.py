@@ -1,7 +1,7 @@
 from crsbench.errors import told_in_one_sentence
 from crsbench.files import read_table
 from crsbench.score import load_reference, load_scoring
-from crsbench.studies import STUDIES, run_study
+from crsbench.studies import run_study
 from crsbench.studies.base import Inputs, write_study
 
 with told_in_one_sentence(snakemake.log[0]):
@@ -17,6 +17,6 @@ with told_in_one_sentence(snakemake.log[0]):
         targets=params.targets,
         settings=params.settings,
     )
-    outputs = zip(STUDIES, snakemake.output.tables, snakemake.output.figures, strict=True)
+    outputs = zip(params.studies, snakemake.output.tables, snakemake.output.figures, strict=True)
     for name, table, figure in outputs:
         write_study(table, figure, name, run_study(name, inputs))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from crsbench.studies.base import Inputs, Study
@@ -17,6 +18,7 @@ STUDIES = {
     "external_validity": "external_validity",
     "leave_one_dataset_out": "leave_one_dataset_out",
     "reference_invariance": "reference_invariance",
+    "stress_calibration": "stress_calibration",
     "weight_sensitivity": "sensitivity",
     "anchor_sensitivity": "sensitivity",
     "floors": "floors",
@@ -24,6 +26,20 @@ STUDIES = {
 }
 """Each study with its module; a study is the function of its name. The modules are imported when a
 study runs, so that the workflow can name the studies' files without drawing libraries."""
+
+RECALIBRATION_STUDIES = (
+    *("recalibration", "recalibration_under_stress"),
+    *("recalibration_cases", "recalibration_on_target"),
+)
+"""The studies made from recalibrated cells, functions of the module ``recalibration``."""
+
+OPTIONAL = ("stress_calibration",)
+"""Studies that are made only if the key ``studies`` of the config holds their settings."""
+
+
+def studies_of(settings: Mapping[str, Any]) -> list[str]:
+    """The studies to make under the key ``studies`` of a config."""
+    return [name for name in STUDIES if name not in OPTIONAL or name in settings]
 
 
 def run_study(name: str, inputs: Inputs) -> Study:

@@ -1,0 +1,8 @@
+"""Recalibration: better calibrated probabilities from a few hundred labelled cases.
+
+`calibrators` holds the methods, in the manner of scikit-learn; `selection` chooses among them. All
+that they learn comes from a calibration set. Importing this package alone loads nothing.
+"""
+
+METHODS = ("temperature", "vector", "isotonic", "dirichlet")
+"""The names of the methods, in the order of the protocol."""

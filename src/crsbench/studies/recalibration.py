@@ -1,0 +1,355 @@
+"""What recalibration repairs: on clean images, under stress, abroad, and with how many cases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from crsbench.config import CLEAN
+from crsbench.drawing import COLOURS, GREY
+from crsbench.recalibrated import CHOSEN, SOURCE
+from crsbench.recalibration import METHODS
+from crsbench.recalibration.selection import NONE
+from crsbench.stats import mean_interval
+from crsbench.studies.base import Finding, Study, not_run, number
+
+CELL = ["dataset", "encoder"]
+CLEAN_COLUMNS = [
+    "encoder", "dataset", "primary", "method", "n_seeds", "n_calibration", "n_test", "ece",
+    "ece_sd", "ece_if_calibrated", "absolute_reduction", "relative_reduction", "auroc_change",
+    "brier", "log_loss", "times_chosen",
+]  # fmt: skip
+STRESS_COLUMNS = [
+    "encoder", "dataset", "primary", "condition", "kind", "method", "ece_before", "ece",
+    "reduction", "ece_if_calibrated",
+]  # fmt: skip
+CASES_COLUMNS = [
+    "encoder", "dataset", "primary", "target", "method", "cases", "n_seeds", "n_test", "ece",
+    "ece_sd", "ece_if_calibrated", "macro_auroc",
+]  # fmt: skip
+MOST_PANELS = 12
+"""A figure shows the first of the primary cells; the table has them all."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recalibrated:
+    """The tables of all recalibrated cells, with `encoder`, `dataset` and `primary`.
+
+    recalibrated, reliability, cases: as in ``crsbench.recalibrated.RecalibratedCell``; titles:
+    shown names of encoders, data sets and targets; targets: names of the shift targets.
+    """
+
+    recalibrated: pd.DataFrame
+    reliability: pd.DataFrame
+    cases: pd.DataFrame
+    titles: Mapping[str, str]
+    targets: tuple[str, ...]
+
+    def published(self, name: str) -> pd.DataFrame:
+        """One of the tables, sorted by cell, the cell first."""
+        frame = getattr(self, name)
+        first = ["encoder", "dataset", "primary"]
+        order = frame.sort_values(CELL, kind="stable", ignore_index=True)
+        return order[[*first, *(column for column in frame if column not in first)]]
+
+    @property
+    def by_method(self) -> pd.DataFrame:
+        """The recalibrated rows, and once more those of each seed's chosen method."""
+        rows = self.recalibrated
+        return pd.concat([rows, rows[rows["chosen"]].assign(method=CHOSEN)], ignore_index=True)
+
+    def title(self, *names: str) -> str:
+        return ", ".join(self.titles.get(name, name) for name in names)
+
+
+# --- on the clean test set -----------------------------------------------------------------------
+
+
+def recalibration(cells: Recalibrated) -> Study:
+    """ECE before and after, means over seeds on the clean test set.
+
+    The best method of a seed is the one with the lowest Brier score in a cross-validation inside
+    the calibration set. Findings are over the primary cells and the chosen methods; the interval of
+    the mean reduction is Student's over cells.
+    """
+    rows = cells.by_method[cells.by_method["condition"] == CLEAN]
+    before = rows[rows["method"] == NONE].set_index([*CELL, "seed"])
+    before = before[["ece", "macro_auroc"]].add_suffix("_before")
+    both = rows.join(before, on=[*CELL, "seed"])
+    both["auroc_change"] = both["macro_auroc"] - both["macro_auroc_before"]
+    both["times_chosen"] = both["chosen"]
+    by = both.sort_values("seed").groupby([*CELL, "primary", "method"])
+    table = by.agg(
+        n_seeds=("seed", "size"),
+        n_calibration=("n_calibration", "min"),
+        n_test=("n_test", "min"),
+        ece=("ece", "mean"),
+        ece_sd=("ece", "std"),
+        ece_before=("ece_before", "mean"),
+        ece_if_calibrated=("ece_if_calibrated", "mean"),
+        auroc_change=("auroc_change", "mean"),
+        brier=("brier", "mean"),
+        log_loss=("log_loss", "mean"),
+        times_chosen=("times_chosen", "sum"),
+    ).reset_index()
+    table["absolute_reduction"] = table["ece_before"] - table["ece"]
+    table["relative_reduction"] = table["absolute_reduction"] / table["ece_before"]
+    table = _in_order(table)
+    primary = table[table["primary"]]
+    if primary.empty:
+        return not_run(CLEAN_COLUMNS, "no primary cell of `recalibration` is in this run")
+    return Study(
+        table[CLEAN_COLUMNS],
+        _clean_sentence(primary),
+        _clean_findings(primary),
+        lambda figure: _draw_reliability(figure, cells, table),
+    )
+
+
+def _clean_findings(primary: pd.DataFrame) -> dict[str, Finding]:
+    chosen = primary[primary["method"] == CHOSEN]
+    relative = chosen["relative_reduction"]
+    found: dict[str, Finding] = {
+        "primary_tests": len(chosen),
+        "relative_ece_reduction.low": relative.min(),
+        "relative_ece_reduction.high": relative.max(),
+        "mean_auroc_change": chosen["auroc_change"].mean(),
+    }
+    interval = mean_interval(chosen["absolute_reduction"])
+    found["mean_absolute_ece_reduction.value"] = interval.estimate
+    found["mean_absolute_ece_reduction.low"] = interval.low
+    found["mean_absolute_ece_reduction.high"] = interval.high
+    for row in chosen.itertuples():
+        found[f"ece_before.{row.dataset}.{row.encoder}"] = row.ece_before
+        found[f"ece_after.{row.dataset}.{row.encoder}"] = row.ece
+    for method in (*METHODS, CHOSEN):
+        of = primary[primary["method"] == method]
+        interval = mean_interval(of["absolute_reduction"])
+        found[f"by_method.{method}.absolute_reduction"] = interval.estimate
+        found[f"by_method.{method}.low"] = interval.low
+        found[f"by_method.{method}.high"] = interval.high
+        found[f"by_method.{method}.relative_reduction"] = of["relative_reduction"].mean()
+        found[f"by_method.{method}.auroc_change"] = of["auroc_change"].mean()
+    return found
+
+
+def _clean_sentence(primary: pd.DataFrame) -> str:
+    found = _clean_findings(primary)
+    chosen = primary[primary["method"] == CHOSEN]
+    level = f"{number(chosen['ece_before'].mean())} to {number(chosen['ece'].mean())}"
+    interval = f"{number(found['mean_absolute_ece_reduction.low'])} to " + number(
+        found["mean_absolute_ece_reduction.high"]
+    )
+    chance = number(chosen["ece_if_calibrated"].mean())
+    shares = f"{100 * chosen['relative_reduction'].min():.0f} to " + (
+        f"{100 * chosen['relative_reduction'].max():.0f} %"
+    )
+    return (
+        f"Recalibration by the method that cross-validation chose takes mean ECE from {level} over "
+        f"{len(chosen)} primary cells ({shares} less by cell; on average "
+        f"{number(found['mean_absolute_ece_reduction.value'])}, 95 % CI {interval}), where "
+        f"perfectly calibrated probabilities would show {chance} by chance; macro-AUROC changes by "
+        f"{found['mean_auroc_change']:+.4f}."
+    )
+
+
+def _draw_reliability(figure: Figure, cells: Recalibrated, table: pd.DataFrame) -> None:
+    shown = list(table[table["primary"]].groupby(CELL, sort=True))[:MOST_PANELS]
+    grid = _grid_of_panels(figure, len(shown))
+    bins = cells.reliability[cells.reliability["condition"] == CLEAN]
+    for panel, ((dataset, encoder), rows) in zip(grid, shown, strict=True):
+        of_cell = bins[(bins["dataset"] == dataset) & (bins["encoder"] == encoder)]
+        panel.plot([0, 1], [0, 1], color="black", linewidth=0.7)
+        for method, colour, word in ((NONE, COLOURS[1], "before"), (CHOSEN, COLOURS[0], "after")):
+            curve = pooled_curve(of_cell[of_cell["method"] == method])
+            ece = rows.loc[rows["method"] == method, "ece"].iloc[0]
+            panel.plot(
+                *(curve["mean_confidence"], curve["accuracy"]),
+                *("o-",),
+                markersize=3,
+                color=colour,
+                label=f"{word}, ECE {number(ece)}",
+            )
+        panel.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="observed frequency")
+        panel.set_title(cells.title(encoder, dataset), fontsize=9)
+        panel.legend(fontsize=7, frameon=False)
+
+
+def pooled_curve(bins: pd.DataFrame) -> pd.DataFrame:
+    """`mean_confidence` and `accuracy` by bin, cases of all labels together; no empty bins."""
+    filled = bins[bins["count"] > 0]
+    parts = filled[["mean_confidence", "accuracy"]].mul(filled["count"], axis=0)
+    sums = parts.assign(bin=filled["bin"], count=filled["count"]).groupby("bin").sum()
+    return sums[["mean_confidence", "accuracy"]].div(sums["count"], axis=0)
+
+
+# --- under stress and abroad ---------------------------------------------------------------------
+
+
+def recalibration_under_stress(cells: Recalibrated) -> Study:
+    """Whether calibrators fitted on clean images hold on degraded and foreign ones."""
+    rows = cells.by_method
+    by = rows.sort_values("seed").groupby([*CELL, "primary", "condition", "method"])
+    table = by[["ece", "ece_if_calibrated"]].mean().reset_index()
+    before = table[table["method"] == NONE].set_index([*CELL, "condition"])["ece"]
+    table = table.join(before.rename("ece_before"), on=[*CELL, "condition"])
+    table["reduction"] = table["ece_before"] - table["ece"]
+    abroad = table["condition"].isin(cells.targets)
+    table["kind"] = np.where(abroad, "shift", "degraded")
+    table.loc[table["condition"] == CLEAN, "kind"] = CLEAN
+    table = _in_order(table, ["condition"])
+    primary = table[table["primary"] & (table["method"] == CHOSEN)]
+    if primary.empty:
+        return not_run(STRESS_COLUMNS, "no primary cell of `recalibration` is in this run")
+    kinds = dict(list(primary.groupby("kind", sort=True)))
+    found: dict[str, Finding] = {}
+    for kind, rows in kinds.items():
+        found[f"{kind}.pairs"] = len(rows)
+        found[f"{kind}.improved"] = int((rows["reduction"] > 0).sum())
+        found[f"{kind}.mean_ece_before"] = rows["ece_before"].mean()
+        found[f"{kind}.mean_ece_after"] = rows["ece"].mean()
+        found[f"{kind}.highest_ece_after"] = rows["ece"].max()
+    return Study(
+        table[STRESS_COLUMNS],
+        _stress_sentence(found, kinds),
+        found,
+        lambda figure: _draw_stress(figure, primary),
+    )
+
+
+def _stress_sentence(found: Mapping[str, Finding], kinds: Mapping[str, pd.DataFrame]) -> str:
+    words = {CLEAN: "on clean images", "degraded": "on degraded images", "shift": "abroad"}
+    parts = [
+        f"{words[kind]} from {number(found[f'{kind}.mean_ece_before'])} to "
+        f"{number(found[f'{kind}.mean_ece_after'])} (lower in {found[f'{kind}.improved']} of "
+        f"{found[f'{kind}.pairs']} cells × conditions)"
+        for kind in words
+        if kind in kinds
+    ]
+    return f"Fitted on clean images alone, recalibration takes mean ECE {'; '.join(parts)}."
+
+
+def _draw_stress(figure: Figure, primary: pd.DataFrame) -> None:
+    figure.set_size_inches(5, 4.6)
+    panel = figure.subplots()
+    highest = 1.05 * float(primary[["ece", "ece_before"]].max().max())
+    panel.plot([0, highest], [0, highest], color="black", linewidth=0.7)
+    for (kind, rows), colour in zip(primary.groupby("kind", sort=True), COLOURS, strict=False):
+        panel.scatter(rows["ece_before"], rows["ece"], s=18, color=colour, label=kind)
+    panel.set(xlabel="ECE before", ylabel="ECE after recalibration on clean images")
+    panel.legend(frameon=False)
+    panel.grid(alpha=0.25)
+
+
+# --- how many cases ------------------------------------------------------------------------------
+
+
+def recalibration_cases(cells: Recalibrated) -> Study:
+    """ECE on the clean test set against the number of calibration cases."""
+    rows = cells.cases[cells.cases["target"] == cells.cases["dataset"]]
+    return _cases_study(cells, rows, "no primary cell of `recalibration` is in this run")
+
+
+def recalibration_on_target(cells: Recalibrated) -> Study:
+    """ECE abroad against the number of the target's own labelled cases.
+
+    Tested on the groups of the target that give no cases: half of them, chosen by SHA-256.
+    """
+    rows = cells.cases[cells.cases["target"] != cells.cases["dataset"]]
+    return _cases_study(cells, rows, "no primary cell of `recalibration` has a shift target")
+
+
+def _cases_study(cells: Recalibrated, rows: pd.DataFrame, reason: str) -> Study:
+    by = rows.sort_values("seed").groupby([*CELL, "primary", "target", "method", "cases"])
+    table = by.agg(
+        n_seeds=("seed", "size"),
+        n_test=("n_test", "min"),
+        ece=("ece", "mean"),
+        ece_sd=("ece", "std"),
+        ece_if_calibrated=("ece_if_calibrated", "mean"),
+        macro_auroc=("macro_auroc", lambda of: of.mean(skipna=False)),
+    ).reset_index()
+    table = _in_order(table, ["target", "cases"])
+    primary = table[table["primary"]]
+    if primary.empty:
+        return not_run(CASES_COLUMNS, reason)
+    found: dict[str, Finding] = {}
+    for method, of in primary[primary["method"].isin([NONE, SOURCE])].groupby("method"):
+        found[f"mean_ece.{method}"] = of["ece"].mean()
+    for cases, of in _common_sizes(primary).groupby("cases"):
+        found[f"mean_ece.{CHOSEN}.{cases}"] = of["ece"].mean()
+    return Study(
+        table[CASES_COLUMNS],
+        _cases_sentence(primary, found),
+        found,
+        lambda figure: _draw_cases(figure, cells, primary),
+    )
+
+
+def _common_sizes(primary: pd.DataFrame) -> pd.DataFrame:
+    """The chosen method's rows at those numbers of cases that every cell has."""
+    chosen = primary[primary["method"] == CHOSEN]
+    n_cells = len(primary[[*CELL, "target"]].drop_duplicates())
+    return chosen[chosen.groupby("cases")["cases"].transform("size") == n_cells]
+
+
+def _cases_sentence(primary: pd.DataFrame, found: Mapping[str, Finding]) -> str:
+    n_cells = len(primary[[*CELL, "target"]].drop_duplicates())
+    common = sorted(_common_sizes(primary)["cases"].unique())
+    told = [f"{number(found[f'mean_ece.{CHOSEN}.{cases}'])} with {cases} cases" for cases in common]
+    source = f"mean_ece.{SOURCE}"
+    start = f"Mean ECE over {n_cells} cells: {number(found[f'mean_ece.{NONE}'])} as they are"
+    if source in found:
+        start += f", {number(found[source])} recalibrated at the source"
+    return ", ".join([start, *told]) + "."
+
+
+def _draw_cases(figure: Figure, cells: Recalibrated, primary: pd.DataFrame) -> None:
+    shown = list(primary.groupby([*CELL, "target"], sort=True))[:MOST_PANELS]
+    grid = _grid_of_panels(figure, len(shown))
+    for panel, ((dataset, encoder, target), rows) in zip(grid, shown, strict=True):
+        for method, colour in zip((*METHODS, CHOSEN), (*COLOURS[:4], "black"), strict=True):
+            of = rows[rows["method"] == method]
+            width = 2.0 if method == CHOSEN else 1.0
+            panel.plot(of["cases"], of["ece"], "o-", markersize=3, color=colour, label=method,
+                       linewidth=width)  # fmt: skip
+        for method, style in ((NONE, "dashed"), (SOURCE, "dotted")):
+            for ece in rows.loc[rows["method"] == method, "ece"]:
+                panel.axhline(ece, color="black", linestyle=style, linewidth=1, label=method)
+        chosen = rows[rows["method"] == CHOSEN]
+        panel.plot(chosen["cases"], chosen["ece_if_calibrated"], color=GREY, label="by chance")
+        panel.set_xscale("log")
+        panel.set(xlabel="labelled cases", ylabel="ECE", ylim=(0, None))
+        names = dict.fromkeys((encoder, dataset, target))
+        panel.set_title(cells.title(*names), fontsize=9)
+        panel.grid(alpha=0.25)
+    handles, names = grid[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)
+
+
+# --- helpers -------------------------------------------------------------------------------------
+
+
+def _in_order(table: pd.DataFrame, between: list[str] | None = None) -> pd.DataFrame:
+    """Rows by cell, then the columns `between`, then methods in their usual order."""
+    order = {name: place for place, name in enumerate((NONE, SOURCE, *METHODS, CHOSEN))}
+    place = table["method"].map(order)
+    keys = [*CELL, *(between or []), "_place"]
+    return table.assign(_place=place).sort_values(keys, ignore_index=True).drop(columns="_place")
+
+
+def _grid_of_panels(figure: Figure, count: int) -> list[Axes]:
+    columns = min(3, count)
+    rows = -(-count // columns)
+    figure.set_size_inches(3.4 * columns, 3.2 * rows + 0.5)
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for panel in grid[count:]:
+        panel.set_axis_off()
+    for panel in grid[:count]:
+        panel.spines[["top", "right"]].set_visible(False)
+    return list(grid[:count])

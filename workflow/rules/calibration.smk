@@ -1,0 +1,85 @@
+# Recalibration: one job a cell, then the studies of all cells; and a user's own model.
+from crsbench.grid import RECALIBRATED_PARTS
+from crsbench.recalibration import METHODS
+from crsbench.studies import RECALIBRATION_STUDIES
+
+
+localrules:
+    recalibration_studies,
+    own_model,
+
+
+if GRID.recalibrated:
+    STUDY_NAMES += RECALIBRATION_STUDIES
+
+
+rule recalibrate:
+    input:
+        manifest=LAYOUT.manifest,
+        probes=expand(LAYOUT.probe, seed=CONFIG.seeds, percent="100", allow_missing=True),
+        splits=expand(LAYOUT.split, seed=CONFIG.seeds, allow_missing=True),
+        features=features_of_cell,
+        targets=target_manifests,
+    output:
+        expand(LAYOUT.recalibrated, part=RECALIBRATED_PARTS, allow_missing=True),
+    log:
+        LAYOUT.log("recalibrate", "{encoder}/{dataset}"),
+    conda:
+        "../../envs/cpu.yaml"
+    resources:  # as much as for the probes, which read the same features
+        mem_mb=needs("probes", "mem_mb"),
+        runtime=needs("probes", "runtime"),
+    params:
+        seeds=CONFIG.seeds,
+        conditions=lambda wc: GRID.conditions(wc.dataset),
+        targets=targets_of_dataset,
+        cases=CONFIG.settings.get("recalibration", {}).get("cases", []),
+    script:
+        "../scripts/recalibrate.py"
+
+
+rule recalibration_studies:
+    input:
+        **{
+            part: [
+                LAYOUT.at(
+                    LAYOUT.recalibrated, encoder=cell.encoder, dataset=cell.dataset, part=part
+                )
+                for cell in GRID.recalibrated
+            ]
+            for part in RECALIBRATED_PARTS
+        },
+    output:
+        tables=expand(LAYOUT.study, study=RECALIBRATION_STUDIES),
+        figures=report(
+            expand(LAYOUT.study_figure, study=RECALIBRATION_STUDIES),
+            caption="../report/study.rst",
+            category="Studies",
+        ),
+        recalibrated=table("recalibrated"),
+        reliability=table("reliability"),
+    log:
+        LAYOUT.log("studies", "recalibration"),
+    conda:
+        "../../envs/cpu.yaml"
+    params:
+        **PANEL,
+        primary=CONFIG.settings.get("recalibration", {}).get("primary", []),
+    script:
+        "../scripts/recalibration_studies.py"
+
+
+rule own_model:
+    input:
+        own_table,
+    output:
+        table=LAYOUT.at(LAYOUT.own_model, file="calibration.parquet"),
+        recalibrated=LAYOUT.at(LAYOUT.own_model, file="recalibrated.parquet"),
+        figure=LAYOUT.at(LAYOUT.own_model, file="reliability.svg"),
+        calibrators=expand(LAYOUT.own_model, file=[f"{name}.json" for name in METHODS]),
+    log:
+        LAYOUT.log("own_model"),
+    conda:
+        "../../envs/cpu.yaml"
+    script:
+        "../scripts/own_model.py"

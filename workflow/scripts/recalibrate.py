@@ -1,0 +1,19 @@
+from crsbench.errors import told_in_one_sentence
+from crsbench.files import write_table
+from crsbench.recalibrated import CellFiles, recalibrate_cell
+from crsbench.threads import use_one_thread
+
+with told_in_one_sentence(snakemake.log[0]):
+    files, params = snakemake.input, snakemake.params
+    use_one_thread()
+    cell = CellFiles(
+        files.manifest,
+        dict(zip(params.seeds, files.probes, strict=True)),
+        dict(zip(params.seeds, files.splits, strict=True)),
+        dict(zip(params.conditions, files.features, strict=True)),
+        dict(zip(params.targets, files.targets, strict=True)),
+    )
+    made = recalibrate_cell(cell, params.cases)
+    names = {name: snakemake.wildcards[name] for name in ("encoder", "dataset")}
+    for output, part in zip(snakemake.output, made.parts(), strict=True):
+        write_table(output, part.assign(**names))
