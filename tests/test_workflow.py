@@ -26,6 +26,7 @@ from crsbench.data.manifest import read_manifest
 from crsbench.files import read_table
 from crsbench.metrics import macro_auroc
 from crsbench.predictions import read_predictions
+from crsbench.recalibration import METHODS
 from crsbench.studies import STUDIES
 
 Snakemake = Callable[..., subprocess.CompletedProcess[str]]
@@ -251,6 +252,45 @@ def test_every_study_has_a_table_a_sentence_and_a_figure(finished: Project) -> N
     )
 
 
+def test_what_is_not_recalibrated_has_the_ece_of_the_runs(finished: Project) -> None:
+    keys = ["encoder", "dataset", "seed", "condition"]
+    table = pd.read_parquet(finished.results / "tables/recalibrated.parquet")
+    runs = pd.read_parquet(finished.results / "tables/runs.parquet")
+    runs = runs[runs["percent"] == 100].set_index(keys).sort_index()
+    before = table[table["method"] == "none"].set_index(keys).sort_index()
+    assert len(before) == 3 * 2 * (4 + 5)  # all cells, seeds and conditions
+    for name in ("ece", "ece_if_calibrated", "brier", "macro_auroc"):
+        assert (before[name] == runs[name]).all(), name
+    assert set(table.loc[table["primary"], "encoder"]) == {"means"}
+
+
+def test_a_table_of_ones_own_predictions_is_recalibrated(untouched: Project) -> None:
+    told(untouched.run("--", "own_model"), r"needs a table: --config own_model=FILE")
+    told(
+        untouched.run("--config", "own_model=none.csv", "--", "own_model"),
+        "own_model names the file none.csv, which does not exist",
+    )
+    random = np.random.default_rng(0)
+    table = pd.DataFrame({"p_ill": random.random(80)})
+    table["y_ill"] = (random.random(80) < table["p_ill"] ** 2).astype(int)
+    table.to_csv(untouched.folder / "mine.csv", index=False)
+    ended = untouched.run("--config", "own_model=mine.csv", "results=own", "--", "own_model")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    made = {file.name for file in (untouched.folder / "own/own_model").iterdir()}
+    calibrators = {f"{name}.json" for name in METHODS}
+    files = {"calibration.parquet", "recalibrated.parquet", "reliability.svg"}
+    assert made == files | calibrators
+
+
+def test_without_its_keys_there_is_no_recalibration(untouched: Project, tmp_path: Path) -> None:
+    other = untouched.copy(tmp_path / "without")
+    other.edit("config", lambda config: config.pop("recalibration"))
+    other.edit("config", lambda config: config["studies"].pop("stress_calibration"))
+    ended = other.run("-n")
+    assert not {job for job in planned(ended) if "calibrat" in job}
+    assert "stress_calibration" not in ended.stdout
+
+
 def test_published_figures_that_the_run_lacks_stay_empty(finished: Project) -> None:
     table = pd.read_parquet(finished.results / "tables/reproduction.parquet")
     assert not table["same_panel"].any()
@@ -367,6 +407,7 @@ def test_a_new_encoder_reruns_no_existing_cell(project: Project) -> None:
     assert planned(ended) == {
         **{"features": 2, "shift_features": 1, "probes": 4, "run": 2 * 2 * (4 + 5)},
         **{"kept_predictions": 2 * 2, "runs_table": 1, "score_tables": 1, "studies_of_tables": 1},
+        **{"recalibrate": 2, "recalibration_studies": 1},
         **{"reproduction": 1, "case_bootstrap": 1, "report": 1, "all": 1},
     }
     encoders = set(re.findall(r"encoder=(\w+)", ended.stdout))

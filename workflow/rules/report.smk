@@ -3,6 +3,7 @@
 from crsbench.grid import Run
 
 REPORT_TABLES = ["runs", "confidence_bins", *SCORE_TABLES, "reproduction"]
+REPORT_TABLES += ["reliability"] if GRID.recalibrated else []
 
 
 localrules:

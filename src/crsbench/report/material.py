@@ -20,6 +20,9 @@ TABLES = (
 )
 """The tables of a run that the report reads, by name."""
 
+OPTIONAL_TABLES = ("reliability",)
+"""Those that it reads where the run has them."""
+
 KIND_TITLES = {
     "gaussian_blur": "Gaussian blur",
     "jpeg": "JPEG",
@@ -54,7 +57,7 @@ class Material:
     """All that the page shows. Entries are registry entries in the panel's order."""
 
     tables: Mapping[str, pd.DataFrame]
-    """By the names in :data:`TABLES`."""
+    """By the names in :data:`TABLES`, and those of :data:`OPTIONAL_TABLES` that there are."""
     studies: Mapping[str, MadeStudy]
     encoders: Entries
     datasets: Entries
@@ -98,12 +101,14 @@ class Material:
 def read_material(files: Mapping[str, Any], studies: Sequence[str], **known: Any) -> Material:
     """Read the tables and studies that a rule names.
 
-    files: by the names in :data:`TABLES` a file each, and `studies` and `figures`, the files of
-    `studies` in their order, unless there are none; known: the other fields of :class:`Material`.
+    files: by the names in :data:`TABLES` a file each, of :data:`OPTIONAL_TABLES` those there are,
+    and `studies` and `figures`, the files of `studies` in their order, unless there are none; known:
+    the other fields of :class:`Material`.
     """
     pairs = zip(studies, files["studies"], files["figures"], strict=True) if studies else ()
+    names = [*TABLES, *(name for name in OPTIONAL_TABLES if files.get(name))]
     return Material(
-        {name: read_table(files[name])[0] for name in TABLES},
+        {name: read_table(files[name])[0] for name in names},
         {name: MadeStudy.read(table, figure) for name, table, figure in pairs},
         **known,
     )

@@ -45,13 +45,23 @@ NOTES = {
         "calibration",
         "Maps fitted on held-out images of the same source. Elsewhere they may not hold.",
     ),
+    "recalibration_cases": Note(
+        "How many labelled cases that takes",
+        "calibration",
+        "Each seed has one order of cases: the points of few cases are noisy.",
+    ),
+    "recalibration_under_stress": Note(
+        "Does the repair hold on degraded and foreign images?",
+        "stress",
+        "A fall says that the repair was worth having, not that confidence can be trusted there.",
+    ),
+    "recalibration_on_target": Note(
+        "Repaired with cases of the target's own",
+        "elsewhere",
+        "Half of the target's patients give the cases; each seed has one order of them.",
+    ),
     "stress_calibration": Note(
         "Confident and wrong: calibration under stress",
-        "stress",
-        "Synthetic stress models acquisition, not population or pathology.",
-    ),
-    "silent_failures": Note(
-        "Silent failures",
         "stress",
         "Synthetic stress models acquisition, not population or pathology.",
     ),
