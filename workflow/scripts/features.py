@@ -8,17 +8,18 @@ from crsbench.sources import image_root
 
 with told_in_one_sentence(snakemake.log[0]):
     config = load_config(snakemake.config, Path(snakemake.scriptdir).resolve().parents[1])
-    entry, dataset = config.encoders[snakemake.wildcards.encoder], snakemake.wildcards.dataset
+    dataset, names = snakemake.wildcards.dataset, list(snakemake.params.encoders)
+    entries = [config.encoders[name] for name in names]
     files = {
         "manifest_file": snakemake.input.manifest,
         "test_file": snakemake.input.get("test"),
         "outputs": snakemake.output,
     }
-    if "embeddings" in entry.spec:
-        take_embeddings(config, entry, dataset, **files)
+    if "embeddings" in entries[0].spec:
+        take_embeddings(config, entries[0], dataset, **files)
     else:
         from crsbench.features.jobs import extract_features  # here: own embeddings need no torch
 
         images = snakemake.wildcards.get("target", dataset)
         root = image_root(config, Layout(config.results), images)
-        extract_features(config, entry, image_root=root, workers=snakemake.threads - 1, **files)
+        extract_features(config, entries, image_root=root, workers=snakemake.threads - 1, **files)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -58,33 +58,63 @@ class Preprocessing:
             )
         return cls(**values)
 
+    @property
+    def geometry(self) -> Preprocessing:
+        """The same without the normalisation: encoders of one geometry share their pixels."""
+        return replace(self, mean=(0, 0, 0), std=(1, 1, 1), white=1)
+
     def __call__(self, image: Image.Image) -> np.ndarray:
-        """An RGB image as (3, size, size) float32."""
+        """A grey or RGB image as (3, size, size) float32."""
+        batch = self.normalise(torch.from_numpy(self.pixels(image)[None]))
+        return np.ascontiguousarray(batch[0].numpy())
+
+    def pixels(self, image: Image.Image) -> np.ndarray:
+        """A grey or RGB image as (size, size, 3) on the scale of 0-255, all but normalised.
+
+        8-bit integers where the resize rounds to them, a quarter of the bytes to hand on; float32
+        without antialiasing.
+        """
         if self.stretch:
             image = _stretched(image)
         if self.channels == "grey":
-            image = image.convert("L").convert("RGB")
+            image = image.convert("L")
         if self.resize == "pad":
             image = self._padded(image)
         values = self._square(image)
+        if values.ndim == 2:
+            values = np.repeat(values[..., None], 3, axis=2)
+        return np.array(values)  # a copy: Pillow lends its memory to be read only
+
+    def normalise(self, pixels: torch.Tensor) -> torch.Tensor:
+        """(n, size, size, 3) pixels as (n, 3, size, size) float32 in channels-last memory.
+
+        Divisions are by tensors: by a number, a GPU would multiply by its reciprocal.
+        """
+        white, mean, std = (
+            torch.tensor(part, dtype=torch.float32, device=pixels.device)
+            for part in ([255] * 3, self.mean, self.std)
+        )
+        values = pixels.to(torch.float32, copy=True)
         if self.white == 1:
-            values = values / np.float32(255)
-        normalised = (values - np.float32(self.mean)) / np.float32(self.std)
-        return np.ascontiguousarray(normalised.transpose(2, 0, 1))
+            values.div_(white)
+        return values.sub_(mean).div_(std).permute(0, 3, 1, 2)
 
     def _padded(self, image: Image.Image) -> Image.Image:
+        if image.mode == "L" and len(set(self.fill)) > 1:
+            image = image.convert("RGB")
         if self.pad_to is not None:
             # Cut down, from a ratio in floating point, as CheXzero's own code does.
             ratio = self.pad_to / max(image.size)
             size = tuple(max(1, int(side * ratio)) for side in image.size)
             image = image.resize(size, Image.Resampling.LANCZOS)
         side = self.pad_to or max(image.size)
-        square = Image.new("RGB", (side, side), self.fill)
+        fill = self.fill[0] if image.mode == "L" else self.fill
+        square = Image.new(image.mode, (side, side), fill)
         square.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
         return square
 
     def _square(self, image: Image.Image) -> np.ndarray:
-        """(size, size, 3) float32 on the scale of 0–255."""
+        """(size, size[, 3]) on the scale of 0–255."""
         if self.resize != "shortest":
             return self._resized(image, (self.size, self.size))
         short = min(image.size)
@@ -102,18 +132,21 @@ class Preprocessing:
         if self.antialias:
             if size != image.size:
                 image = image.resize(size, _FILTERS[self.interpolation])
-            return np.asarray(image, dtype=np.float32)
-        values = torch.from_numpy(np.array(image, dtype=np.float32)).permute(2, 0, 1)
+            return np.asarray(image)
+        values = torch.from_numpy(np.array(image, dtype=np.float32))
+        planes = values[None] if values.ndim == 2 else values.permute(2, 0, 1)
         sampled = torch.nn.functional.interpolate(
-            values[None], size[::-1], mode=self.interpolation, align_corners=False
-        )
-        return sampled[0].permute(1, 2, 0).numpy()
+            planes[None], size[::-1], mode=self.interpolation, align_corners=False
+        )[0]
+        return (sampled[0] if values.ndim == 2 else sampled.permute(1, 2, 0)).numpy()
 
 
 def _stretched(image: Image.Image) -> Image.Image:
     """The values' range brought to 0–255 and cut to 8 bits, as BioViL's own reader does."""
-    values = np.asarray(image, dtype=np.float64)
-    values = values - values.min()
-    if values.max() > 0:  # an image of one value has no range: it becomes black
-        values = values / values.max() * 255
-    return Image.fromarray(values.astype(np.uint8))
+    values = np.asarray(image)
+    low, high = int(values.min()), int(values.max())
+    if low == high:  # an image of one value has no range: it becomes black
+        return Image.new(image.mode, image.size)
+    shifted = np.arange(256).clip(low, high) - low
+    table = (shifted / (high - low) * 255).astype(np.uint8)
+    return image.point(table.tolist() * len(image.getbands()))

@@ -11,7 +11,7 @@ import torch
 from crsbench.config import CLEAN
 from crsbench.encoders import LoadedEncoder
 from crsbench.errors import UserError
-from crsbench.features.extraction import FLOAT32, ImageViews, View, encode_views
+from crsbench.features.extraction import FLOAT32, ImageViews, ViewName, encode
 
 SAMPLE = 8
 """How many of a job's images are tried, spread evenly over its ids, undegraded."""
@@ -40,55 +40,61 @@ def check_agreement(
 
     The sample is repeated up to whole batches of `batch_size`, so that the kernels are the
     extraction's own. Raises UserError naming the image whose features differ most, the Euclidean
-    distance found, relative to the feature's norm, and the one allowed; or as `encode_views` does.
+    distance found, relative to the feature's norm, and the one allowed; or as `encode` does.
     """
-    sample = _sample(views)
+    sample = _sample(encoder, views, device)
     full = _in_batches(encoder, sample, device, batch_size, precision)
     alone = _in_batches(encoder, sample, device, 1, precision)
     advice = "an encoder must see each image by itself (in evaluation mode, without randomness)"
     told = f"alone and in a batch of {batch_size}"
-    _check(encoder, sample, full, alone, BATCH_TOLERANCE[precision], told, advice)
+    names = sample[0]
+    _check(encoder, names, full, alone, BATCH_TOLERANCE[precision], told, advice)
     if precision != FLOAT32:
         exact = _in_batches(encoder, sample, device, batch_size, FLOAT32)
         told, advice = f"in {precision} and in float32", "set extraction.precision: float32"
-        _check(encoder, sample, full, exact, FLOAT32_TOLERANCE[precision], told, advice)
+        _check(encoder, names, full, exact, FLOAT32_TOLERANCE[precision], told, advice)
 
 
-def _sample(views: ImageViews) -> list[View]:
+Sample = tuple[list[ViewName], torch.Tensor]
+
+
+def _sample(encoder: LoadedEncoder, views: ImageViews, device: torch.device) -> Sample:
+    """The names of the images that are tried, and their pixels (n, size, size, 3)."""
     at = np.unique(np.linspace(0, len(views) - 1, SAMPLE).round().astype(int))
     chosen = replace(
         views,
         files=[views.files[index] for index in at],
         image_ids=[views.image_ids[index] for index in at],
         conditions=[(CLEAN,)] * len(at),
+        geometries=[encoder.preprocessing.geometry],
     )
-    sample = []
+    names, pixels = [], []
     for index in range(len(chosen)):
         item = chosen[index]
         if isinstance(item, UserError):
             raise item
-        sample += item
-    return sample
+        names += chosen.named(index)
+        pixels += item.to(device)
+    return names, torch.cat(pixels)
 
 
 def _in_batches(
-    encoder: LoadedEncoder,
-    sample: list[View],
-    device: torch.device,
-    batch_size: int,
-    precision: str,
+    encoder: LoadedEncoder, sample: Sample, device: torch.device, batch_size: int, precision: str
 ) -> np.ndarray:
     """(len(sample), width): the sample's features from whole batches alone."""
-    count = -(-len(sample) // batch_size) * batch_size
-    filled = [sample[index % len(sample)] for index in range(count)]
-    batches = [filled[start : start + batch_size] for start in range(0, count, batch_size)]
-    rows = [encode_views(encoder, batch, device, precision) for batch in batches]
-    return np.concatenate(rows)[: len(sample)]
+    names, pixels = sample
+    count = -(-len(names) // batch_size) * batch_size
+    rows = []
+    for start in range(0, count, batch_size):
+        at = [index % len(names) for index in range(start, start + batch_size)]
+        of_batch = [names[index] for index in at]
+        rows.append(encode(encoder, pixels[at], of_batch, device, precision))
+    return np.concatenate(rows)[: len(names)]
 
 
 def _check(
     encoder: LoadedEncoder,
-    sample: list[View],
+    names: list[ViewName],
     found: np.ndarray,
     wanted: np.ndarray,
     allowed: float,
@@ -107,7 +113,7 @@ def _check(
     worst = int(np.argmax(share))
     if share[worst] > allowed:
         raise UserError(
-            f"The features of the encoder '{encoder.name}' for image '{sample[worst].image_id}' "
+            f"The features of the encoder '{encoder.name}' for image '{names[worst].image_id}' "
             f"differ {told} by {share[worst]:.1e} of their norm; allowed is {allowed:.0e}; "
             f"{advice}."
         )

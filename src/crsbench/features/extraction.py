@@ -1,10 +1,9 @@
-"""The extraction loop: each image is decoded once, all its views pass the frozen encoder."""
+"""The extraction loop: each image is decoded once, all its views pass the frozen encoders."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from crsbench.config import CLEAN
 from crsbench.encoders import LoadedEncoder
 from crsbench.encoders.preprocessing import Preprocessing
 from crsbench.errors import UserError
-from crsbench.features.store import FeatureWriter
+from crsbench.features.shards import ShardedFeatures
 from crsbench.images.canonical import read_canonical
 from crsbench.images.perturbations import perturb
 from crsbench.progress import progress
@@ -30,22 +29,31 @@ FLOAT32 = "float32"
 
 
 @dataclass(frozen=True)
-class View:
-    """One image under one condition, preprocessed: (3, size, size) float32."""
+class Pixels:
+    """The views of one image: an array (views, size, size, 3) for each of the geometries."""
 
-    image_id: str
-    condition: str
-    pixels: np.ndarray
+    arrays: Sequence[np.ndarray | torch.Tensor]
+
+    def pin_memory(self) -> Pixels:
+        """In memory that a GPU copies from on its own; called by the loader's own thread."""
+        return Pixels([torch.from_numpy(array).pin_memory() for array in self.arrays])
+
+    def to(self, device: torch.device) -> list[torch.Tensor]:
+        return [torch.as_tensor(array).to(device, non_blocking=True) for array in self.arrays]
 
 
 @dataclass(frozen=True)
-class ImageViews(Dataset[list[View] | UserError]):
-    """Item i: the views of image i, or the reason why it has none (raised by the reader)."""
+class ImageViews(Dataset[Pixels | UserError]):
+    """Item i: the views of image i, or the reason why it has none (raised by the reader).
+
+    conditions: those of each image, in the order of its views; geometries: what the views are made
+    to, each once (`Preprocessing.geometry`).
+    """
 
     files: Sequence[Path]
     image_ids: Sequence[str]
     conditions: Sequence[Sequence[str]]
-    preprocessing: Preprocessing
+    geometries: Sequence[Preprocessing]
     levels: Mapping[str, Sequence[float]]
     short_side: int
     max_pixels: int
@@ -53,23 +61,55 @@ class ImageViews(Dataset[list[View] | UserError]):
     def __len__(self) -> int:
         return len(self.files)
 
-    def __getitem__(self, index: int) -> list[View] | UserError:
+    def __getitem__(self, index: int) -> Pixels | UserError:
         image_id = self.image_ids[index]
         try:
             image = read_canonical(self.files[index], self.short_side, self.max_pixels)
         except UserError as error:
             return error
-        views = []
+        views: list[list[np.ndarray]] = [[] for _ in self.geometries]
         for condition in self.conditions[index]:
             seen = image if condition == CLEAN else perturb(image, condition, image_id, self.levels)
-            views.append(View(image_id, condition, self.preprocessing(seen)))
-        return views
+            for made, geometry in zip(views, self.geometries, strict=True):
+                made.append(geometry.pixels(seen))
+        return Pixels([np.stack(made) for made in views])
+
+    def named(self, index: int) -> list[ViewName]:
+        return [ViewName(self.image_ids[index], name) for name in self.conditions[index]]
+
+
+@dataclass(frozen=True)
+class ViewName:
+    """One image under one condition."""
+
+    image_id: str
+    condition: str
+
+
+@dataclass
+class Batch:
+    """Views that pass an encoder together: their names, and their pixels in each geometry."""
+
+    names: list[ViewName] = field(default_factory=list)
+    parts: list[list[torch.Tensor]] = field(default_factory=list)
+
+    def add(self, names: Sequence[ViewName], arrays: Sequence[torch.Tensor]) -> None:
+        self.names += names
+        self.parts.append(list(arrays))
+
+    def pixels(self, geometry: int) -> torch.Tensor:
+        return torch.cat([part[geometry] for part in self.parts])
+
+
+def geometries_of(encoders: Sequence[LoadedEncoder]) -> list[Preprocessing]:
+    """Each geometry of the encoders once, in the order of its first."""
+    return list(dict.fromkeys(encoder.preprocessing.geometry for encoder in encoders))
 
 
 def extract(
-    encoder: LoadedEncoder,
+    encoders: Sequence[LoadedEncoder],
     views: ImageViews,
-    outputs: Mapping[str, Path],
+    outputs: Mapping[str, Mapping[str, Path]],
     *,
     device: torch.device,
     batch_size: int,
@@ -77,67 +117,109 @@ def extract(
     metadata: Mapping[str, Any],
     precision: str = FLOAT32,
 ) -> None:
-    """Write the features of every view to its condition's file, each whole or absent.
+    """Write the features of every view: by encoder, each condition's file, whole or absent.
 
-    Batches hold `batch_size` views in the order of images and conditions, so that the bits depend
-    on nothing else; `workers` processes decode and degrade ahead (0: this process does). The
-    forward pass computes in `precision`, by autocast; features are stored as float32. Raises
-    UserError naming the image that can't be read or whose features are not finite.
+    Images go in shards, batches of `batch_size` views in the order of images and
+    conditions within one, so that the bits depend on nothing else: not on the encoders that run
+    beside one, nor on `workers`, the processes that decode and degrade ahead (0: this process
+    does). A shard is kept on the disk until all are there: a job that was killed goes on with the
+    shard that it was at. The forward pass computes in `precision`, by autocast; features are stored
+    as float32. Raises UserError naming the image that can't be read or whose features are not
+    finite.
     """
-    with ExitStack() as stack:
-        writers = {
-            condition: stack.enter_context(
-                FeatureWriter(path, _metadata(encoder, views, condition, precision, metadata))
-            )
-            for condition, path in outputs.items()
-        }
-        for batch in _batches(_in_order(views, workers, encoder.name, metadata), batch_size):
-            rows = encode_views(encoder, batch, device, precision)
-            for view, row in zip(batch, rows, strict=True):
-                writers[view.condition].append(view.image_id, row)
+    made_by = [_metadata(encoder, views, precision, metadata) for encoder in encoders]
+    how = {"batch_size": batch_size, "hardware": _hardware(device)}
+    stores = [
+        ShardedFeatures(outputs[encoder.name], views.image_ids, views.conditions, made | how)
+        for encoder, made in zip(encoders, made_by, strict=True)
+    ]
+    todo = [shard for shard in stores[0].shards if not all(shard in store for store in stores)]
+    images = [index for shard in todo for index in shard]
+    loader = DataLoader(
+        views,
+        batch_size=None,
+        sampler=images,
+        num_workers=workers,
+        pin_memory=device.type == "cuda",
+    )
+    label = f"{', '.join(encoder.name for encoder in encoders)} × {metadata['dataset']}"
+    items = progress(loader, label, len(images), "image")
+    for shard in todo:
+        batches = _batches(views, shard, items, device, batch_size)
+        rows = _encoded(encoders, views.geometries, batches, device, precision)
+        for store, found in zip(stores, rows, strict=True):
+            store.keep(shard, found)
+    for store, made in zip(stores, made_by, strict=True):
+        store.write(made)
 
 
-def _in_order(
-    views: ImageViews, workers: int, encoder: str, metadata: Mapping[str, Any]
-) -> Iterator[View]:
-    loader = DataLoader(views, batch_size=None, num_workers=workers)
-    label = f"{encoder} × {metadata['dataset']}"
-    for item in progress(loader, label, len(views), "image"):
+def _batches(
+    views: ImageViews,
+    shard: range,
+    items: Iterator[Pixels | UserError],
+    device: torch.device,
+    size: int,
+) -> Iterator[Batch]:
+    """The shard's views in batches of `size`, the last one smaller."""
+    batch = Batch()
+    for index in shard:
+        item = next(items)
         if isinstance(item, UserError):
             raise item
-        yield from item
-
-
-def _batches(views: Iterator[View], batch_size: int) -> Iterator[list[View]]:
-    batch = []
-    for view in views:
-        batch.append(view)
-        if len(batch) == batch_size:
-            yield batch
-            batch = []
-    if batch:
+        names, arrays = views.named(index), item.to(device)
+        start = 0
+        while start < len(names):
+            end = min(start + size - len(batch.names), len(names))
+            batch.add(names[start:end], [array[start:end] for array in arrays])
+            start = end
+            if len(batch.names) == size:
+                yield batch
+                batch = Batch()
+    if batch.names:
         yield batch
 
 
+def _encoded(
+    encoders: Sequence[LoadedEncoder],
+    geometries: Sequence[Preprocessing],
+    batches: Iterator[Batch],
+    device: torch.device,
+    precision: str,
+) -> list[np.ndarray]:
+    """For each encoder (views, width) float32."""
+    rows: list[list[np.ndarray]] = [[] for _ in encoders]
+    for batch in batches:
+        for encoder, found in zip(encoders, rows, strict=True):
+            pixels = batch.pixels(geometries.index(encoder.preprocessing.geometry))
+            found.append(encode(encoder, pixels, batch.names, device, precision))
+    return [np.concatenate(found) for found in rows]
+
+
 @torch.inference_mode()
-def encode_views(
-    encoder: LoadedEncoder, batch: Sequence[View], device: torch.device, precision: str
+def encode(
+    encoder: LoadedEncoder,
+    pixels: torch.Tensor,
+    names: Sequence[ViewName],
+    device: torch.device,
+    precision: str,
 ) -> np.ndarray:
-    """(len(batch), width) float32; UserError for another shape or a feature that is not finite."""
-    pixels = torch.from_numpy(np.stack([view.pixels for view in batch]))
-    pixels = pixels.to(device, memory_format=torch.channels_last)
+    """Pixels (n, size, size, 3) on the device as features (n, width) float32.
+
+    Raises UserError for another shape, or naming the view whose feature is not finite.
+    """
     reduced = precision != FLOAT32
+    images = encoder.preprocessing.normalise(pixels)
     with torch.autocast(device.type, getattr(torch, precision), enabled=reduced):
-        rows = encoder.encode(pixels)
-    if rows.ndim != 2 or len(rows) != len(batch):
+        rows = encoder.encode(images)
+    if rows.ndim != 2 or len(rows) != len(names):
         raise UserError(
             f"The encoder '{encoder.name}' gave an output of shape {tuple(rows.shape)} for "
-            f"{len(batch)} images; wanted is ({len(batch)}, width)."
+            f"{len(names)} images; wanted is ({len(names)}, width)."
         )
     features = rows.float().cpu().numpy()
     finite = np.isfinite(features).all(axis=1)
     if not finite.all():
-        view = batch[int(np.argmin(finite))]
+        view = names[int(np.argmin(finite))]
         raise UserError(
             f"The encoder '{encoder.name}' gave a non-finite feature for image '{view.image_id}' "
             f"under the condition '{view.condition}'."
@@ -145,18 +227,18 @@ def encode_views(
     return features
 
 
+def _hardware(device: torch.device) -> str:
+    """What the last bits of a feature may hang on."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
 def _metadata(
-    encoder: LoadedEncoder,
-    views: ImageViews,
-    condition: str,
-    precision: str,
-    metadata: Mapping[str, Any],
+    encoder: LoadedEncoder, views: ImageViews, precision: str, metadata: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What made a feature file, for its schema: enough to trace any number to its origin."""
+    """What made an encoder's feature files, for their schema: enough to trace any number back."""
     return {
         **metadata,
         "encoder": encoder.name,
-        "condition": condition,
         "weights_sha256": encoder.weights_sha256,
         "general_twin": encoder.general_twin,
         "preprocessing": asdict(encoder.preprocessing),

@@ -1,8 +1,9 @@
-"""One extraction job: an encoder over the images of one data set."""
+"""One extraction job: an encoder, or several side by side, over the images of one data set."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,15 @@ from crsbench.data.splits import read_test
 from crsbench.encoders import load_encoder
 from crsbench.errors import UserError
 from crsbench.features.agreement import check_agreement
-from crsbench.features.extraction import ImageViews, extract
+from crsbench.features.devices import leased_gpu
+from crsbench.features.extraction import ImageViews, extract, geometries_of
+from crsbench.files import sha256_of_file
 from crsbench.threads import use_one_thread
 
 
 def extract_features(
     config: Config,
-    entry: EncoderEntry,
+    entries: Sequence[EncoderEntry],
     *,
     image_root: Path,
     manifest_file: Path | str,
@@ -28,36 +31,56 @@ def extract_features(
     outputs: Sequence[Path | str],
     workers: int,
 ) -> None:
-    """Extract the features of a data set, one output file a condition.
+    """Extract the features of a data set: by encoder one output file a condition.
 
-    With a test file the outputs are named `{condition}.arrow`: clean holds every image, a degraded
-    condition the test images. Without one the data set is a shift target: one output, its clean
-    images. Before the first image is extracted a sample must agree between batches and, in a
-    reduced precision, with float32 (`check_agreement`).
+    The outputs lie in folders `{encoder}/{dataset}`. With a test file they are named
+    `{condition}.arrow`: clean holds every image, a degraded condition the test images. Without one
+    the data set is a shift target: one output an encoder, its clean images. Before the first image
+    is extracted a sample must agree between batches and, in a reduced precision, with float32
+    (`check_agreement`).
     """
     manifest = read_manifest(manifest_file)
-    if test_file is None:
-        files = {CLEAN: Path(outputs[0])}
-        is_test = np.zeros(len(manifest.image_ids), dtype=bool)
-    else:
-        files = {Path(output).stem: Path(output) for output in outputs}
+    is_test = np.zeros(len(manifest.image_ids), dtype=bool)
+    if test_file is not None:
         is_test = read_test(test_file, manifest)
+    files: dict[str, dict[str, Path]] = {entry.name: {} for entry in entries}
+    for output in map(Path, outputs):
+        condition = CLEAN if test_file is None else output.stem
+        files[output.parent.parent.name][condition] = output
+    conditions = tuple(files[entries[0].name])
     settings = config.settings["extraction"]
-    device = torch.device(settings["device"])
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("extraction.device is cuda, but torch finds no CUDA device; allowed: cpu.")
-    use_one_thread()
-    encoder = load_encoder(entry, config.home, config.weights_root, device)
-    views = ImageViews(
-        files=[image_root / path for path in manifest.paths],
-        image_ids=list(manifest.image_ids),
-        conditions=[tuple(files) if tested else (CLEAN,) for tested in is_test],
-        preprocessing=encoder.preprocessing,
-        levels=config.perturbations,
-        short_side=config.settings["image"]["short_side"],
-        max_pixels=config.settings["image"]["max_pixels"],
-    )
     how = {name: settings[name] for name in ("batch_size", "precision")}
-    check_agreement(encoder, views, device=device, **how)
-    metadata = {"dataset": manifest.dataset}
-    extract(encoder, views, files, device=device, workers=workers, metadata=metadata, **how)
+    use_one_thread()
+    with _device(settings["device"]) as device:
+        encoders = [
+            load_encoder(entry, config.home, config.weights_root, device) for entry in entries
+        ]
+        views = ImageViews(
+            files=[image_root / path for path in manifest.paths],
+            image_ids=list(manifest.image_ids),
+            conditions=[conditions if tested else (CLEAN,) for tested in is_test],
+            geometries=geometries_of(encoders),
+            levels=config.perturbations,
+            short_side=config.settings["image"]["short_side"],
+            max_pixels=config.settings["image"]["max_pixels"],
+        )
+        for encoder in encoders:
+            check_agreement(encoder, views, device=device, **how)
+        metadata = {
+            "dataset": manifest.dataset,
+            "manifest_sha256": sha256_of_file(manifest_file),
+        }
+        extract(encoders, views, files, device=device, workers=workers, metadata=metadata, **how)
+
+
+@contextmanager
+def _device(kind: str) -> Iterator[torch.device]:
+    if kind == "cpu":
+        yield torch.device(kind)
+        return
+    if not torch.cuda.is_available():
+        raise UserError("extraction.device is cuda, but torch finds no CUDA device; allowed: cpu.")
+    gpus = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    with leased_gpu([str(gpu.uuid) for gpu in gpus]) as index:
+        torch.cuda.set_device(index)
+        yield torch.device("cuda", index)

@@ -18,11 +18,14 @@ class MissingExtraError(UserError):
 
 
 def read_canonical(file: Path, short_side: int, max_pixels: int) -> Image.Image:
-    """Decode a file to 8-bit RGB, upright, its short side resized to `short_side` pixels.
+    """Decode a file upright, its short side resized to `short_side` pixels: 8-bit grey or RGB.
 
-    The resize is bicubic with antialiasing; see `decode` for the rest.
+    The resize is bicubic with antialiasing; see `decode` for the rest. An image whose three
+    channels are the same is grey, however it is stored: its perturbations and preprocessing act on
+    one channel, at a third of the cost and with the same values.
     """
-    return resize_short_side(decode(file, max_pixels)[0], short_side)
+    image = resize_short_side(_decode(file, max_pixels)[0], short_side)
+    return image.getchannel(0) if _is_grey(image) else image
 
 
 def decode(file: Path, max_pixels: int) -> tuple[Image.Image, str]:
@@ -30,10 +33,17 @@ def decode(file: Path, max_pixels: int) -> tuple[Image.Image, str]:
 
     EXIF orientation is applied; 16-bit grey is scaled to 8 bit over its full range; transparent
     pixels are laid on black; palette, CMYK and grey become RGB. A file called `.dcm` or `.dicom` is
-    read by `images.dicom`. Raises UserError naming the file when it is no whole image, or when it
-    has more than `max_pixels` pixels, and MissingExtraError when the extra `dicom` is needed and
-    not installed.
+    read by `images.dicom`. A large JPEG is decoded whole, not at a fraction of its scale: at the
+    canonical size that would differ by tens of grey levels (docs/cost.md). Raises UserError naming
+    the file when it is no whole image, or when it has more than `max_pixels` pixels, and
+    MissingExtraError when the extra `dicom` is needed and not installed.
     """
+    image, mode = _decode(file, max_pixels)
+    return to_rgb(image), mode
+
+
+def _decode(file: Path, max_pixels: int) -> tuple[Image.Image, str]:
+    """As `decode`, but what is stored as grey stays a grey image."""
     if file.suffix.lower() in DICOM_SUFFIXES:
         from crsbench.images.dicom import decode_dicom
 
@@ -43,7 +53,9 @@ def decode(file: Path, max_pixels: int) -> tuple[Image.Image, str]:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit below
             check_size(file, image.width, image.height, max_pixels)
             image.load()
-            return to_rgb(ImageOps.exif_transpose(image)), image.mode
+            upright = ImageOps.exif_transpose(image)
+            grey = image.mode == "L" and "transparency" not in image.info
+            return (upright if grey else to_rgb(upright)), image.mode
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise UserError(f"The image {file} cannot be decoded: {error}.") from error
 
@@ -54,6 +66,14 @@ def check_size(file: Path, width: int, height: int, max_pixels: int) -> None:
             f"The image {file} has {width} × {height} pixels, more than image.max_pixels = "
             f"{max_pixels}."
         )
+
+
+def _is_grey(image: Image.Image) -> bool:
+    """Whether the three channels are the same; a few rows show it of most colour images."""
+    if image.mode == "L":
+        return False  # nothing is left to be done
+    values = np.asarray(image)
+    return all((part == part[..., :1]).all() for part in (values[::64], values))
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

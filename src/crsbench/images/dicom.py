@@ -12,7 +12,7 @@ from crsbench.images.canonical import MissingExtraError, check_size
 
 
 def decode_dicom(file: Path, max_pixels: int) -> tuple[Image.Image, str]:
-    """Decode one grey DICOM image to 8-bit RGB; also returns its photometric interpretation.
+    """Decode one grey DICOM image to 8 bit; also returns its photometric interpretation.
 
     The file's modality transform and its first VOI window or table are applied, where it has them;
     MONOCHROME1 is inverted, so that bright is dense; what results is scaled from its own minimum
@@ -44,7 +44,7 @@ def decode_dicom(file: Path, max_pixels: int) -> tuple[Image.Image, str]:
         reason = " ".join(str(error).split()).rstrip(".")
         raise UserError(f"The image {file} cannot be decoded: {reason}.") from error
     grey = _eight_bit(-values if kind == "MONOCHROME1" else values)
-    return Image.fromarray(grey).convert("RGB"), kind
+    return Image.fromarray(grey), kind
 
 
 def _check_decoder(file: Path, syntax: object) -> None:
