@@ -1,6 +1,10 @@
 """Extraction gives the same bytes for any number of workers, and whole files or none."""
 
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,8 @@ from PIL import Image
 from crsbench.encoders.base import LoadedEncoder
 from crsbench.encoders.preprocessing import Preprocessing
 from crsbench.errors import UserError
-from crsbench.features.extraction import ImageViews, extract
+from crsbench.features.devices import leased_gpu
+from crsbench.features.extraction import ImageViews, extract, geometries_of
 from crsbench.features.store import FeatureWriter, read_features
 
 CPU = torch.device("cpu")
@@ -47,11 +52,16 @@ def views(tmp_path: Path) -> ImageViews:
     return ImageViews(files, ids, conditions, [SMALL.geometry], LEVELS, 16, 10**6)
 
 
+CONDITIONS = ("clean", "jpeg-1", "jpeg-2", "rician_noise-1")
+
+
+def files_in(folder: Path) -> dict[str, Path]:
+    return {name: folder / f"{name}.arrow" for name in CONDITIONS}
+
+
 def run(views: ImageViews, folder: Path, **changes: Any) -> dict[str, bytes]:
     arguments = {"encoder": loaded(convolution), "batch_size": 4, "workers": 0} | changes
-    outputs = {
-        name: folder / f"{name}.arrow" for name in ("clean", "jpeg-1", "jpeg-2", "rician_noise-1")
-    }
+    outputs = files_in(folder)
     extract(
         [arguments["encoder"]],
         views,
@@ -104,6 +114,161 @@ def test_the_batch_size_changes_nothing_beyond_rounding(views: ImageViews, tmp_p
     for name in ("clean", "jpeg-1"):
         one, four = (read_features(tmp_path / n / f"{name}.arrow").matrix for n in ("one", "four"))
         assert one == pytest.approx(four, rel=1e-5)
+
+
+# --- Several encoders, shards, one GPU for each job ---
+
+
+def other(images: torch.Tensor) -> torch.Tensor:
+    return images.flatten(2).mean(dim=2)
+
+
+def three_encoders() -> list[LoadedEncoder]:
+    """Two that share their pixels and one of another size, without antialiasing."""
+    shares = replace(SMALL, mean=(0.1, 0.2, 0.3), white=255)
+    larger = replace(SMALL, size=11, resize="shortest", resize_to=13, antialias=False)
+    return [
+        loaded(convolution),
+        LoadedEncoder("shares", other, shares, "1" * 64),
+        LoadedEncoder("larger", convolution, larger, "2" * 64),
+    ]
+
+
+def run_together(views: ImageViews, folder: Path, encoders: list[LoadedEncoder]) -> None:
+    extract(
+        encoders,
+        replace(views, geometries=geometries_of(encoders)),
+        {encoder.name: files_in(folder / encoder.name) for encoder in encoders},
+        device=CPU,
+        batch_size=4,
+        workers=0,
+        metadata={"dataset": "d"},
+    )
+
+
+def bytes_below(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_encoders_together_give_what_each_gives_alone(views: ImageViews, tmp_path: Path) -> None:
+    encoders = three_encoders()
+    assert len(geometries_of(encoders)) == 2
+    run_together(views, tmp_path / "together", encoders)
+    for encoder in encoders:
+        run_together(views, tmp_path / "alone", [encoder])
+    found = bytes_below(tmp_path / "together")
+    assert len(found) == 3 * 4
+    assert found == bytes_below(tmp_path / "alone")
+
+
+def test_an_image_that_has_changed_place_keeps_its_feature(
+    views: ImageViews, tmp_path: Path
+) -> None:
+    """Another order means another batch: the same to rounding, of the same degraded pixels."""
+    run(views, tmp_path / "sorted")
+    order = [5, 2, 0, 6, 1, 4, 3]
+    shuffled = replace(
+        views,
+        files=[views.files[index] for index in order],
+        image_ids=[f"image{place}" for place in range(7)],
+        conditions=[views.conditions[index] for index in order],
+    )
+    run(shuffled, tmp_path / "shuffled")
+    clean = [read_features(tmp_path / n / "clean.arrow").matrix for n in ("sorted", "shuffled")]
+    assert clean[1] == pytest.approx(clean[0][order], rel=1e-5)
+    renamed = replace(shuffled, image_ids=[f"image{index}" for index in order])
+    for place, index in enumerate(order):
+        assert (renamed[place].arrays[0] == views[index].arrays[0]).all()
+
+
+def test_a_killed_extraction_goes_on_with_its_shard_and_gives_the_same_bytes(
+    views: ImageViews, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crsbench.features.shards.SHARD_IMAGES", 2)
+    wanted = run(views, tmp_path / "whole")
+    calls: list[int] = []
+
+    def dies(images: torch.Tensor) -> torch.Tensor:
+        calls.append(len(images))
+        if len(calls) == 6:
+            raise KeyboardInterrupt  # in the third of four shards
+        return convolution(images)
+
+    def killed() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            run(views, tmp_path / "killed", encoder=loaded(dies))
+
+    killed()  # a shard is 5 views in batches of 4: two calls each
+    left = bytes_below(tmp_path / "killed")
+    assert sorted(Path(name).name for name in left) == ["00000000.npy", "00000002.npy"]
+    assert not list((tmp_path / "killed").glob("*.arrow"))
+    seen: list[int] = []
+
+    def watch(images: torch.Tensor) -> torch.Tensor:
+        seen.append(len(images))
+        return convolution(images)
+
+    assert run(views, tmp_path / "killed", encoder=loaded(watch)) == wanted
+    assert seen == [4, 1, 1]  # the third shard and the fourth, of one clean image
+    assert len(bytes_below(tmp_path / "killed")) == len(CONDITIONS)
+
+
+@pytest.mark.parametrize("change", ["cut", "weights", "ids"])
+def test_a_shard_that_is_cut_or_of_something_else_is_made_anew(
+    change: str, views: ImageViews, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crsbench.features.shards.SHARD_IMAGES", 3)
+    encoder = loaded(convolution)
+    views.files[6].rename(tmp_path / "away")
+    with pytest.raises(UserError, match="cannot be decoded"):
+        run(views, tmp_path / "out")
+    (tmp_path / "away").rename(views.files[6])
+    shards = sorted((tmp_path / "out").rglob("*.npy"))
+    assert len(shards) == 2
+    if change == "cut":
+        shards[0].write_bytes(shards[0].read_bytes()[:-5])
+    elif change == "weights":
+        encoder = replace(encoder, weights_sha256="f" * 64, encode=lambda x: convolution(x) * 2)
+    else:
+        views = replace(views, image_ids=[f"other{index}" for index in range(7)])
+    found = run(views, tmp_path / "out", encoder=encoder)
+    assert found == run(views, tmp_path / "fresh", encoder=encoder)
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from crsbench.features.devices import leased_gpu
+with leased_gpu(["GPU-a", "GPU-b"], Path(sys.argv[1])) as index:
+    print(index, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_jobs_hold_a_gpu_each_and_a_killed_one_gives_it_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crsbench.features.devices.POLL_SECONDS", 0.02)
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    try:
+        held = [job.stdout.readline().strip() for job in jobs]
+        assert sorted(held) == ["0", "1"]
+        threading.Timer(0.2, jobs[0].kill).start()
+        with leased_gpu(["GPU-a", "GPU-b"], tmp_path) as index:  # waits for the killed one's
+            assert index == int(held[0])
+        assert capsys.readouterr().err.count("All 2 GPUs are held by other jobs") == 1
+        with leased_gpu(["GPU-c"], tmp_path) as index:  # another node's, or another job's, number 0
+            assert index == 0
+    finally:
+        for job in jobs:
+            job.kill()
+            job.communicate()
 
 
 def nothing_left(folder: Path) -> bool:

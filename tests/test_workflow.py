@@ -156,6 +156,7 @@ def make_project(folder: Path, home: Path, snakemake: Snakemake) -> Project:
         "perturbations": {"jpeg": [50, 10], "rician_noise": [0.2]},
     }
     config["image"]["short_side"] = 20
+    config["extraction"]["together"] = False
     config["studies"]["baseline_encoder"] = "means"
     config["recalibration"] = {"primary": ["means"], "all_cells": True, "cases": [8]}
     project.point_to_own_registries(config)

@@ -150,6 +150,17 @@ class Config:
         return None if name is None else Path(name)
 
     @property
+    def encoders_together(self) -> list[str]:
+        """The encoders that one job extracts side by side: those with a cell on every data set."""
+        if not self.settings["extraction"].get("together", False):
+            return []
+        return [
+            name
+            for name, entry in self.encoders.items()
+            if "embeddings" not in entry.spec and not entry.without_datasets
+        ]
+
+    @property
     def floors(self) -> list[str]:
         return [name for name, entry in self.encoders.items() if entry.is_floor]
 

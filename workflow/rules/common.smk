@@ -71,6 +71,11 @@ def existing_encoder_files(wc):
     return [file for file in files if file.is_file()]
 
 
+def existing_files_together(_):
+    files = [file for name in CONFIG.encoders_together for file in encoder_files(CONFIG, name)]
+    return [file for file in files if file.is_file()]
+
+
 def encoder_spec(wc):
     """What decides the encoder's features: a title or a licence does not."""
     if wc.dataset in CONFIG.encoders[wc.encoder].without_datasets:

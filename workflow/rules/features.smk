@@ -1,7 +1,11 @@
-# From images to features: one job per encoder × data set decodes each image once for all its views.
+# From images to features. One job per encoder × data set decodes each image once for all its views;
+# with `extraction.together` one job per data set decodes it once for the encoders too.
 
 
 EXTRACTION = CONFIG.settings["extraction"]
+TOGETHER = CONFIG.encoders_together
+ALONE = [name for name in CONFIG.encoders if name not in TOGETHER]
+SPECS_TOGETHER = {name: CONFIG.encoders[name].feature_spec for name in TOGETHER}
 
 
 rule features:
@@ -13,6 +17,8 @@ rule features:
         expand(LAYOUT.features, condition=["clean", *GRID.degraded], allow_missing=True),
     log:
         LAYOUT.log("features", "{encoder}/{dataset}"),
+    wildcard_constraints:
+        encoder=any_of(ALONE),
     conda:
         "../../envs/gpu.yaml"
     threads: EXTRACTION["workers"] + 1
@@ -39,6 +45,8 @@ rule shift_features:
         LAYOUT.features.replace("{condition}", "{target}"),
     log:
         LAYOUT.log("features", "{encoder}/{dataset}-{target}"),
+    wildcard_constraints:
+        encoder=any_of(ALONE),
     conda:
         "../../envs/gpu.yaml"
     threads: EXTRACTION["workers"] + 1
@@ -54,3 +62,38 @@ rule shift_features:
         batch_size=EXTRACTION["batch_size"],
     script:
         "../scripts/features.py"
+
+
+if TOGETHER:
+
+    use rule features as features_together with:
+        input:
+            manifest=LAYOUT.manifest,
+            test=LAYOUT.test,
+            encoder=existing_files_together,
+        output:
+            expand(
+                LAYOUT.features,
+                encoder=TOGETHER,
+                condition=["clean", *GRID.degraded],
+                allow_missing=True,
+            ),
+        log:
+            LAYOUT.log("features", "together/{dataset}"),
+        params:
+            encoder=SPECS_TOGETHER,
+
+    use rule shift_features as shift_features_together with:
+        input:
+            manifest=LAYOUT.manifest.replace("{dataset}", "{target}"),
+            encoder=existing_files_together,
+        output:
+            expand(
+                LAYOUT.features.replace("{condition}", "{target}"),
+                encoder=TOGETHER,
+                allow_missing=True,
+            ),
+        log:
+            LAYOUT.log("features", "together/{dataset}-{target}"),
+        params:
+            encoder=SPECS_TOGETHER,

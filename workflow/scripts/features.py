@@ -8,7 +8,9 @@ from crsbench.sources import image_root
 
 with told_in_one_sentence(snakemake.log[0]):
     config = load_config(snakemake.config, Path(snakemake.scriptdir).resolve().parents[1])
-    dataset, names = snakemake.wildcards.dataset, list(snakemake.params.encoders)
+    dataset = snakemake.wildcards.dataset
+    alone = snakemake.wildcards.get("encoder")
+    names = config.encoders_together if alone is None else [alone]
     entries = [config.encoders[name] for name in names]
     files = {
         "manifest_file": snakemake.input.manifest,
