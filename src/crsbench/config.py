@@ -182,8 +182,8 @@ def load_config(settings: Mapping[str, Any], home: Path) -> Config:
     _validate(settings, home, "config", "the config")
     encoder_file = home / settings["encoder_registry"]
     dataset_file = home / settings["dataset_registry"]
-    encoder_specs = _read_registry(encoder_file, home, "encoders")
-    dataset_specs = _read_registry(dataset_file, home, "datasets")
+    encoder_specs = read_closed(encoder_file, home, "encoders")
+    dataset_specs = read_closed(dataset_file, home, "datasets")
 
     encoders = {
         name: EncoderEntry(name, spec["title"], spec["group"], spec)
@@ -357,7 +357,8 @@ def _check_embeddings(encoder: EncoderEntry, file: Path) -> None:
         )
 
 
-def _read_registry(file: Path, home: Path, schema: str) -> Mapping[str, Any]:
+def read_closed(file: Path, home: Path, schema: str) -> Mapping[str, Any]:
+    """Read a YAML file that one of our schemas closes; UserError names the file and the key."""
     try:
         entries = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:

@@ -54,13 +54,18 @@ def manifest_needs(config: Config, dataset: str) -> Needs:
 
 
 def extraction_needs(config: Config, dataset: str) -> Needs:
-    """Every image once and, of a panel data set, every test image once more a condition."""
+    """Every image once and, of a panel data set, every test image once more a condition.
+
+    A job for several encoders is as long as theirs one after another, and holds all their weights.
+    """
     images, settings = count_images(config, dataset), config.settings["extraction"]
     views = images
     if dataset in config.datasets:
         views += images * config.settings["splits"]["test"] * len(Grid(config).degraded)
-    seconds = views * SECONDS_PER_VIEW[settings["device"]]
-    return Needs(8000 + 1000 * settings["workers"], _minutes(seconds))
+    encoders = max(1, len(config.encoders_together))
+    seconds = encoders * views * SECONDS_PER_VIEW[settings["device"]]
+    megabytes = 8000 + 1000 * settings["workers"] + 2000 * (encoders - 1)
+    return Needs(megabytes, _minutes(seconds))
 
 
 def probes_needs(config: Config, dataset: str) -> Needs:

@@ -1,9 +1,10 @@
-# What can be done before a run: fetch the weights, see whether all that it needs is there.
+# What can be done before a run: see what it costs, fetch the weights, see whether all is there.
 
 
 localrules:
     stage,
     doctor,
+    plan,
 
 
 rule stage:
@@ -22,3 +23,12 @@ rule doctor:
         "../../envs/gpu.yaml"
     script:
         "../scripts/doctor.py"
+
+
+rule plan:
+    log:
+        LAYOUT.log("plan"),
+    run:
+        from crsbench.plan import formatted
+
+        print(f"\n{formatted(CONFIG)}\n", flush=True)
