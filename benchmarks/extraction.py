@@ -1,0 +1,418 @@
+"""Extraction against the way that a user would otherwise go, on the same images in the same run.
+
+    python benchmarks/extraction.py [--quick] [--images N] [--encoder NAME] [--device cuda]
+    python benchmarks/extraction.py --scaling [--quick]
+
+The user's way is a `DataLoader` over Pillow and timm's own transform, a pass a condition, with the
+usual calls for the perturbations (Pillow's blur, NumPy's normal deviates). Both ways take turns
+image by image; time is CPU time, that of the workers included, so that a machine's other load
+counts little. Features are compared where the user's way gives the same degraded image, and for
+blur and noise with our definition written plainly. Without the IDRiD sample (environment variable
+CRSBENCH_SAMPLES, by default ../shared/data) the images are phantoms. `--scaling` gives cost and
+memory by the number of images. The last line is one JSON object.
+"""
+
+import argparse
+import copy
+import io
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from PIL import Image, ImageFilter
+from scipy.ndimage import correlate1d
+from scipy.stats import norm
+from timm.data import create_transform
+from torch.utils.data import DataLoader, Dataset
+
+from crsbench.config import EncoderEntry
+from crsbench.data.phantoms import write_phantoms
+from crsbench.encoders import load_encoder
+from crsbench.encoders.base import LoadedEncoder
+from crsbench.encoders.preprocessing import Preprocessing
+from crsbench.features.extraction import ImageViews, extract
+from crsbench.features.store import read_features
+from crsbench.images.canonical import read_canonical
+from crsbench.images.perturbations import VALUES_AT_ONCE, gaussian_weights, perturb
+from crsbench.threads import use_one_thread
+
+HOME = Path(__file__).resolve().parents[1]
+LEVELS = yaml.safe_load((HOME / "config/config.yaml").read_text())["perturbations"]
+DEGRADED = [f"{kind}-{level}" for kind, levels in LEVELS.items() for level in (1, 2, 3)]
+SHORT_SIDE = 512
+WORKERS = {"cpu": 0, "cuda": 15}  # of both ways; on a CPU only its time counts
+
+
+def cpu_seconds() -> float:
+    """Of this process and of its children that have ended."""
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return sum(usage.ru_utime + usage.ru_stime for usage in (own, children))
+
+
+def cost(function: Callable[[], object]) -> float:
+    start = cpu_seconds()
+    function()
+    return cpu_seconds() - start
+
+
+# --- The user's way ---
+
+
+def users(image: Image.Image, condition: str, name: str) -> Image.Image:
+    """The perturbation by the calls that come to mind."""
+    kind, severity = condition.rsplit("-", 1)
+    level = LEVELS[kind][int(severity) - 1]
+    if kind == "gaussian_blur":
+        return image.filter(ImageFilter.GaussianBlur(level * min(image.size) / 512))
+    if kind == "jpeg":
+        buffer = io.BytesIO()
+        image.save(buffer, "JPEG", quality=level, subsampling="4:2:0")
+        return Image.open(buffer).convert("RGB")
+    if kind == "contrast":
+        values = np.asarray(image).astype(np.float32)
+        mean = values.mean(dtype=np.float64)
+        return Image.fromarray(np.rint(mean + level * (values - mean)).astype(np.uint8))
+    if kind == "rician_noise":
+        values, random = np.asarray(image).astype(np.float32), np.random.default_rng(len(name))
+        real, imaginary = (
+            255 * level * random.standard_normal(values.shape, dtype=np.float32) for _ in range(2)
+        )
+        noisy = np.sqrt((values + real) ** 2 + imaginary**2)
+        return Image.fromarray(np.clip(np.rint(noisy), 0, 255).astype(np.uint8))
+    return perturb(image, condition, name, LEVELS)  # the same call, and its offset
+
+
+def plain(image: Image.Image, condition: str, name: str) -> Image.Image:
+    """Our blur and noise by their definition, in floating point and in one go."""
+    from crsbench.files import sha256_number
+
+    kind, severity = condition.rsplit("-", 1)
+    level = LEVELS[kind][int(severity) - 1]
+    values = np.asarray(image).astype(float)
+    if kind == "gaussian_blur":
+        weights = gaussian_weights(level * min(image.size) / 512).astype(float) / 256
+        for axis in (0, 1):
+            taps = np.concatenate([weights[:0:-1], weights])
+            values = np.floor(correlate1d(values, taps, axis, mode="nearest") + 0.5 + 1e-9)
+        return Image.fromarray(values.astype(np.uint8))
+    if kind == "rician_noise":
+        generator = np.random.SFC64(sha256_number(name, kind, severity))
+        draws = generator.random_raw(-(-values.size // 2)).astype("<u8").view("<u2")
+        cuts = range(2 * VALUES_AT_ONCE, 2 * values.size, 2 * VALUES_AT_ONCE)
+        blocks = np.split(draws[: 2 * values.size], cuts)
+        halves = [(block[: len(block) // 2], block[len(block) // 2 :]) for block in blocks]
+        real, imaginary = (
+            255 * level * norm.ppf((np.concatenate(half) + 0.5) / 65536).reshape(values.shape)
+            for half in zip(*halves, strict=True)
+        )
+        noisy = np.hypot(values + real, imaginary)
+        return Image.fromarray(np.floor(noisy + 0.5).clip(0, 255).astype(np.uint8))
+    return users(image, condition, name)
+
+
+@dataclass(frozen=True)
+class UsersDataset(Dataset[torch.Tensor]):
+    files: list[Path]
+    condition: str
+    transform: Callable[[Image.Image], torch.Tensor]
+    degrade: Callable[[Image.Image, str, str], Image.Image] = users
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        image = Image.open(self.files[index]).convert("RGB")
+        scale = SHORT_SIDE / min(image.size)
+        size = (round(image.width * scale), round(image.height * scale))
+        image = image.resize(size, Image.Resampling.BICUBIC)
+        if self.condition != "clean":
+            image = self.degrade(image, self.condition, self.files[index].name)
+        return self.transform(image)
+
+
+def timm_transform(preprocessing: Preprocessing) -> Callable[[Image.Image], torch.Tensor]:
+    return create_transform(
+        input_size=preprocessing.size,
+        interpolation=preprocessing.interpolation,
+        crop_pct=preprocessing.size / preprocessing.resize_to,
+        mean=preprocessing.mean,
+        std=preprocessing.std,
+    )
+
+
+def users_model(encoder: LoadedEncoder) -> torch.nn.Module:
+    """The same weights in the usual memory layout."""
+    return copy.deepcopy(encoder.encode).to(memory_format=torch.contiguous_format)
+
+
+@torch.no_grad()
+def users_pass(dataset: UsersDataset, model: torch.nn.Module, device: str) -> np.ndarray:
+    loader = DataLoader(dataset, batch_size=64, num_workers=WORKERS[device])
+    return np.concatenate([model(batch.to(device)).cpu().numpy() for batch in loader])
+
+
+def users_data(dataset: UsersDataset, device: str) -> None:
+    for _ in DataLoader(dataset, batch_size=64, num_workers=WORKERS[device]):
+        pass
+
+
+# --- Ours, beside it ---
+
+
+def our_views(files: list[Path], encoder: LoadedEncoder, degraded: bool = True) -> ImageViews:
+    conditions = ("clean", *DEGRADED) if degraded else ("clean",)
+    return ImageViews(
+        files,
+        [file.name for file in files],
+        [conditions] * len(files),
+        [encoder.preprocessing.geometry],
+        LEVELS,
+        SHORT_SIDE,
+        10**9,
+    )
+
+
+def our_data(views: ImageViews, encoder: LoadedEncoder) -> None:
+    """All but the forward: every view as the tensor that the encoder would get."""
+    for index in range(len(views)):
+        encoder.preprocessing.normalise(torch.from_numpy(views[index].arrays[0]))
+
+
+def our_run(
+    views: ImageViews, encoder: LoadedEncoder, folder: Path, device: str, workers: int
+) -> None:
+    outputs = {name: folder / f"{name}.arrow" for name in views.conditions[0]}
+    extract(
+        [encoder],
+        views,
+        {encoder.name: outputs},
+        device=torch.device(device),
+        batch_size=64,
+        workers=workers,
+        metadata={"dataset": "benchmark"},
+    )
+
+
+# --- What is measured ---
+
+
+def stages(files: list[Path], preprocessing: Preprocessing) -> dict[str, dict[str, float]]:
+    """Milliseconds of a core a view, by stage: ours, the user's, and how many times as fast."""
+    transform, names = timm_transform(preprocessing), [file.name for file in files]
+    images = [read_canonical(file, SHORT_SIDE, 10**9) for file in files]
+    colour = [image.convert("RGB") for image in images]
+    clean = UsersDataset(files, "clean", lambda image: image)
+    ours: dict[str, Callable[[int], object]] = {
+        "decode and resize": lambda i: read_canonical(files[i], SHORT_SIDE, 10**9),
+        "preprocess": lambda i: preprocessing(images[i]),
+    }
+    theirs: dict[str, Callable[[int], object]] = {
+        "decode and resize": lambda i: clean[i],
+        "preprocess": lambda i: transform(colour[i]),
+    }
+    for kind in LEVELS:
+        ours[kind] = lambda i, k=kind: [
+            perturb(images[i], f"{k}-{s}", names[i], LEVELS) for s in (1, 2, 3)
+        ]
+        theirs[kind] = lambda i, k=kind: [users(colour[i], f"{k}-{s}", names[i]) for s in (1, 2, 3)]
+    result = {}
+    for stage in ours:
+        ways, times = (ours[stage], theirs[stage]), 3 if stage in LEVELS else 1
+        for way in ways:
+            way(0)  # to warm up
+        spent = [[cost(partial(way, index)) for way in ways] for index in range(len(files))]
+        mine, user = 1000 * np.mean(spent, axis=0) / times
+        result[stage] = {"ms": mine, "users_ms": user, "ratio": user / mine}
+    mine, user = (np.mean([result[kind][name] for kind in LEVELS]) for name in ("ms", "users_ms"))
+    result["five kinds"] = {"ms": mine, "users_ms": user, "ratio": user / mine}
+    return {stage: {k: round(float(v), 2) for k, v in row.items()} for stage, row in result.items()}
+
+
+def compare(
+    files: list[Path], encoder: LoadedEncoder, device: str, folder: Path
+) -> dict[str, float]:
+    """CPU milliseconds a view of both ways, with and without the forward, by turns."""
+    turns = [files[start : start + 8] for start in range(0, len(files), 8)]
+    spent = np.sum([_turn(part, encoder, device, folder) for part in turns], axis=0)
+    names = ("data_ms", "users_data_ms", "all_ms", "users_all_ms")
+    result = dict(zip(names, 1000 * spent / (16 * len(files)), strict=True))
+    result["data_ratio"] = result["users_data_ms"] / result["data_ms"]
+    result["end_to_end_ratio"] = result["users_all_ms"] / result["all_ms"]
+    return {name: round(float(value), 2) for name, value in result.items()}
+
+
+def _turn(
+    files: list[Path], encoder: LoadedEncoder, device: str, folder: Path
+) -> tuple[float, float, float, float]:
+    """CPU seconds: our data path, the user's, then both with the forward."""
+    views, model = our_views(files, encoder), users_model(encoder)
+    transform = timm_transform(encoder.preprocessing)
+    sets = [UsersDataset(files, name, transform) for name in views.conditions[0]]
+    torch.set_num_threads(1)
+    data = cost(lambda: our_data(views, encoder))
+    whole = cost(lambda: our_run(views, encoder, folder, device, WORKERS[device]))
+    torch.set_num_threads(2)
+    theirs = cost(lambda: [users_data(dataset, device) for dataset in sets])
+    whole_theirs = cost(lambda: [users_pass(dataset, model, device) for dataset in sets])
+    torch.set_num_threads(1)
+    return data, theirs, whole, whole_theirs
+
+
+def largest_difference(
+    files: list[Path], encoder: LoadedEncoder, device: str, folder: Path
+) -> float:
+    """Of our features from those of the plain way, relative to the latter's norm."""
+    our_run(our_views(files, encoder), encoder, folder, device, 0)
+    worst = 0.0
+    for name in ("clean", *DEGRADED):
+        dataset = UsersDataset(files, name, timm_transform(encoder.preprocessing), plain)
+        wanted = users_pass(dataset, users_model(encoder), device)
+        found = read_features(folder / f"{name}.arrow").matrix
+        distance = np.linalg.norm(found - wanted, axis=1) / np.linalg.norm(wanted, axis=1)
+        worst = max(worst, float(distance.max()))
+    return worst
+
+
+def bare_rate(encoder: LoadedEncoder, device: torch.device, batch: int) -> float:
+    """Images per second of the forward alone, the best of three."""
+    size = encoder.preprocessing.size
+    images = torch.rand(batch, 3, size, size, device=device).to(memory_format=torch.channels_last)
+    best = float("inf")
+    with torch.inference_mode():
+        for _ in range(4):
+            start = time.perf_counter()
+            encoder.encode(images).cpu()
+            best = min(best, time.perf_counter() - start)
+    return batch / best
+
+
+def scaling(count: int) -> dict[str, float]:
+    """A whole extraction of `count` images, clean and 15 degraded views of a fifth, in this one.
+
+    The images are 40 phantoms under as many names as are wanted; the encoder takes means.
+    """
+    use_one_thread()
+    size = Preprocessing("squash", 32, 32, "bicubic", (0.5,) * 3, (0.5,) * 3)
+    encoder = LoadedEncoder("means", lambda x: x.flatten(2).mean(dim=2), size, "0" * 64)
+    with tempfile.TemporaryDirectory() as folder:
+        write_phantoms(Path(folder) / "p", "skin", "home", 40, 64)
+        files = sorted((Path(folder) / "p" / "images").glob("*.png"))
+        all_files = [files[index % 40] for index in range(count)]
+        every = ("clean", *DEGRADED)
+        views = ImageViews(
+            all_files,
+            [f"{index:06d}" for index in range(count)],
+            [every if index % 5 == 0 else ("clean",) for index in range(count)],
+            [size.geometry],
+            LEVELS,
+            64,
+            10**9,
+        )
+        before = cpu_seconds()
+        outputs = {name: Path(folder) / f"{name}.arrow" for name in every}
+        extract(
+            [encoder],
+            views,
+            {"means": outputs},
+            device=torch.device("cpu"),
+            batch_size=64,
+            workers=0,
+            metadata={"dataset": "benchmark"},
+        )
+    spent = cpu_seconds() - before
+    return {
+        "images": count,
+        "ms_an_image": round(1000 * spent / count, 3),
+        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }
+
+
+def scaled(counts: list[int]) -> dict[str, Any]:
+    """Each in a process of its own, so that the peak is its own."""
+    rows = []
+    for count in counts:
+        command = [sys.executable, __file__, "--count", str(count)]
+        ended = subprocess.run(command, check=True, capture_output=True, text=True)
+        rows.append(json.loads(ended.stdout.splitlines()[-1]))
+        print(rows[-1], flush=True)
+    return {"scaling": rows}
+
+
+def images_at_hand(count: int, folder: Path) -> tuple[list[Path], str]:
+    sample = Path(os.environ.get("CRSBENCH_SAMPLES", HOME.parent / "shared" / "data")) / "idrid"
+    files = sorted(sample.rglob("*.jpg"))[:count]
+    if files:
+        return files, "IDRiD sample"
+    write_phantoms(folder / "p", "fundus", "home", count, 256)
+    return sorted((folder / "p" / "images").glob("*.png")), "phantoms"
+
+
+def measured(name: str, count: int, device: str, folder: Path) -> dict[str, Any]:
+    registry: Mapping[str, Any] = yaml.safe_load((HOME / "config/encoders.yaml").read_text())
+    spec = (
+        registry[name]
+        if name in registry
+        else {
+            "library": "timm",
+            "model": name,
+            "weights": "untrained",
+            "preprocessing": registry["vit_b16"]["preprocessing"],
+        }
+    )
+    entry = EncoderEntry(name, name, "general", spec)
+    encoder = load_encoder(entry, HOME, Path("weights"), torch.device(device))
+    files, source = images_at_hand(count, folder)
+    use_one_thread()
+    result: dict[str, Any] = {"encoder": name, "images": len(files), "source": source}
+    result["device"] = (
+        torch.cuda.get_device_name() if device == "cuda" else "CPU (not run on a GPU)"
+    )
+    result["largest_difference"] = largest_difference(files[:2], encoder, device, folder)
+    result["stages"] = stages(files[: max(4, len(files) // 4)], encoder.preprocessing)
+    result |= compare(files, encoder, device, folder)
+    bare = bare_rate(encoder, torch.device(device), 64)
+    start = time.perf_counter()
+    our_run(our_views(files, encoder), encoder, folder, device, WORKERS[device])
+    rate = 16 * len(files) / (time.perf_counter() - start)
+    result |= {"views_a_second": round(rate, 1), "share_of_bare_forward": round(rate / bare, 3)}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return result | {"peak_mb": round(peak / 1024)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few images")
+    parser.add_argument("--images", type=int, default=516)
+    parser.add_argument(
+        "--encoder", default="efficientnet_lite0", help="registered, or timm's name"
+    )
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--scaling", action="store_true", help="500, 5,000 and 20,000 images")
+    parser.add_argument("--count", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.count:
+        result = scaling(arguments.count)
+    elif arguments.scaling:
+        result = scaled([100, 400] if arguments.quick else [500, 5000, 20000])
+    else:
+        count = 4 if arguments.quick else arguments.images
+        with tempfile.TemporaryDirectory() as folder:
+            result = measured(arguments.encoder, count, arguments.device, Path(folder))
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
