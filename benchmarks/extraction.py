@@ -5,8 +5,8 @@
 
 The user's way is a `DataLoader` over Pillow and timm's own transform, a pass a condition, with the
 usual calls for the perturbations (Pillow's blur, NumPy's normal deviates). Both ways take turns
-image by image; time is CPU time, that of the workers included, so that a machine's other load
-counts little. Features are compared where the user's way gives the same degraded image, and for
+image by image, each with one thread; time is CPU time, that of the workers included, so that a
+machine's other load counts little. Features are compared where the user's way gives the same degraded image, and for
 blur and noise with our definition written plainly. Without the IDRiD sample (environment variable
 CRSBENCH_SAMPLES, by default ../shared/data) the images are phantoms. `--scaling` gives cost and
 memory by the number of images. The last line is one JSON object.
@@ -96,7 +96,11 @@ def users(image: Image.Image, condition: str, name: str) -> Image.Image:
 
 
 def plain(image: Image.Image, condition: str, name: str) -> Image.Image:
-    """Our blur and noise by their definition, in floating point and in one go."""
+    """Our blur and noise by their definition, in floating point and in one go.
+
+    The noise is rounded as ours is: a level more or less in one pixel of a million would show in
+    the features by more than 1e-5.
+    """
     from crsbench.files import sha256_number
 
     kind, severity = condition.rsplit("-", 1)
@@ -115,11 +119,13 @@ def plain(image: Image.Image, condition: str, name: str) -> Image.Image:
         blocks = np.split(draws[: 2 * values.size], cuts)
         halves = [(block[: len(block) // 2], block[len(block) // 2 :]) for block in blocks]
         real, imaginary = (
-            255 * level * norm.ppf((np.concatenate(half) + 0.5) / 65536).reshape(values.shape)
+            np.float32(255 * level)
+            * norm.ppf((np.concatenate(half) + 0.5) / 65536).astype(np.float32)
             for half in zip(*halves, strict=True)
         )
-        noisy = np.hypot(values + real, imaginary)
-        return Image.fromarray(np.floor(noisy + 0.5).clip(0, 255).astype(np.uint8))
+        real = values.ravel().astype(np.float32) + real
+        noisy = np.sqrt(real * real + imaginary * imaginary).reshape(values.shape)
+        return Image.fromarray((noisy + np.float32(0.5)).clip(0, 255).astype(np.uint8))
     return users(image, condition, name)
 
 
@@ -261,13 +267,10 @@ def _turn(
     views, model = our_views(files, encoder), users_model(encoder)
     transform = timm_transform(encoder.preprocessing)
     sets = [UsersDataset(files, name, transform) for name in views.conditions[0]]
-    torch.set_num_threads(1)
     data = cost(lambda: our_data(views, encoder))
     whole = cost(lambda: our_run(views, encoder, folder, device, WORKERS[device]))
-    torch.set_num_threads(2)
     theirs = cost(lambda: [users_data(dataset, device) for dataset in sets])
     whole_theirs = cost(lambda: [users_pass(dataset, model, device) for dataset in sets])
-    torch.set_num_threads(1)
     return data, theirs, whole, whole_theirs
 
 
