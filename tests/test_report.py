@@ -22,8 +22,10 @@ from crsbench.grid import Layout
 from crsbench.report import Material, gallery, provenance, write_paper, write_report
 from crsbench.report.figures import latex_text, markdown_table
 from crsbench.report.leaderboard import axis_cells, seed_interval
+from crsbench.report.notes import NOTES, THEMES
 from crsbench.runs import CONFIDENCE_COLUMNS, collect_confidence_bins
 from crsbench.score import AGGREGATE, SEED_MEAN, load_scoring
+from crsbench.studies import STUDIES
 from crsbench.studies.reproduction import COLUMNS
 from crsbench.tables import score_tables
 
@@ -257,3 +259,8 @@ def test_figures_for_papers_are_the_same_bytes_each_time(
     rows = (tmp_path / "one/leaderboard.md").read_text("utf-8").splitlines()
     assert len(rows) == 2 + 3
     assert rows[-1].startswith("| – | C (floor) | – |")
+
+
+def test_every_study_has_a_note_for_the_report() -> None:
+    assert set(STUDIES) <= set(NOTES)
+    assert {note.theme for note in NOTES.values()} <= set(THEMES)
