@@ -34,6 +34,7 @@ RUN_BY = {
     r"\.venv/bin/snakemake -n": (
         "tests/test_workflow.py::test_the_published_grid_is_planned_without_any_data"
     ),
+    r"\.venv/bin/snakemake --cores 1 plan": "tests/test_plan.py::*",
     r"(\.venv/bin/)?snakemake --cores 1 (doctor|stage)": "tests/test_doctor.py::*",
     r"\.venv/bin/snakemake --cores all --configfile config/demo\.yaml -- results/demo/runs/.*": (
         "tests/test_workflow.py::test_a_deleted_run_asked_by_its_path_is_the_only_job"
