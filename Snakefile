@@ -20,6 +20,7 @@ include: "workflow/rules/runs.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/studies.smk"
 include: "workflow/rules/calibration.smk"
+include: "workflow/rules/beyond.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/checks.smk"
 

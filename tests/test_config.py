@@ -115,7 +115,7 @@ DATASET = {
         (
             "encoder",
             {**ENCODER, "library": "timm", "model": "resnet18"},
-            r"x names a library and lacks the key 'preprocessing'",
+            r"x has the key .library. and lacks the key 'preprocessing'",
         ),
         (
             "encoder",
@@ -220,3 +220,64 @@ def test_classes_set_apart_are_some_of_the_classes(
     content |= {"dataset_registry": str(file), "datasets": ["x"]}
     with pytest.raises(UserError, match=told):
         load_config(content, home)
+
+
+@pytest.mark.parametrize(
+    ("task", "detect", "told"),
+    [
+        ("multiclass", {"ill": ["c"]}, r"detect of data set 'x' names 'c', which is none"),
+        ("multiclass", {"ill": ["a", "b"]}, None),
+        ("multilabel", {"ill": ["a", "b"]}, r"makes 'ill' of 2 labels; allowed .* is one"),
+        ("multiclass", {"ill": []}, r"x.detect.ill is \[\]"),
+    ],
+)
+def test_what_is_to_be_found_is_made_of_classes(
+    task: str,
+    detect: dict[str, list[str]],
+    told: str | None,
+    settings: Settings,
+    home: Path,
+    tmp_path: Path,
+) -> None:
+    content = settings("demo")
+    file = tmp_path / "registry.yaml"
+    entry = {**DATASET, "task": task, "detect": detect}
+    if task == "multiclass":
+        del entry["separator"]
+    file.write_text(yaml.safe_dump({"x": entry}), "utf-8")
+    content |= {"dataset_registry": str(file), "datasets": ["x"]}
+    with nullcontext() if told is None else pytest.raises(UserError, match=told):
+        assert load_config(content, home).datasets["x"].detect == {"ill": ("a", "b")}
+
+
+@pytest.mark.parametrize(
+    ("studies", "told"),
+    [
+        ({"subgroups": {"columns": ["sex"], "min_images": 9}}, "'min_cases'"),
+        ({"subgroups": {"colums": ["sex"]}}, r"unknown key 'colums'.*'columns'"),
+        ({"sentinel": {"images": 9, "neighbours": 1, "false_alarms": 0}}, "false_alarms is 0"),
+        ({"operating_points": {"net_benefit": [0.1]}}, "either `sensitivity` or `specificity`"),
+        (
+            {"operating_points": {"sensitivity": 0.9, "specificity": 0.9}},
+            "either `sensitivity` or `specificity`",
+        ),
+    ],
+)
+def test_studies_of_test_cases_are_told_what_is_wrong(
+    studies: dict[str, Any], told: str, home: Path, settings: Callable[[str], dict[str, Any]]
+) -> None:
+    config = settings("config")
+    config["studies"] |= {"replicates": 100} | studies
+    with pytest.raises(UserError, match=told):
+        load_config(config, home)
+
+
+def test_resamples_must_be_counted_for_the_studies_of_test_cases(
+    home: Path, settings: Callable[[str], dict[str, Any]]
+) -> None:
+    config = settings("config")
+    config["studies"]["operating_points"] = {"sensitivity": 0.9}
+    with pytest.raises(UserError, match="key 'operating_points' and lacks the key 'replicates'"):
+        load_config(config, home)
+    config["studies"]["replicates"] = 100
+    load_config(config, home)

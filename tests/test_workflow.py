@@ -27,9 +27,13 @@ from crsbench.files import read_table
 from crsbench.metrics import macro_auroc
 from crsbench.predictions import read_predictions
 from crsbench.recalibration import METHODS
-from crsbench.studies import STUDIES
+from crsbench.studies import STUDIES, beyond_names
 
 Snakemake = Callable[..., subprocess.CompletedProcess[str]]
+
+BEYOND = beyond_names(
+    yaml.safe_load((Path(__file__).parents[1] / "config/demo.yaml").read_text("utf-8"))["studies"]
+)
 
 ENCODERS = """
 import torch
@@ -133,6 +137,7 @@ def make_project(folder: Path, home: Path, snakemake: Snakemake) -> Project:
             "licence": "CC0-1.0",
             "task": "multiclass",
             "classes": ["r", "g", "b"],
+            "detect": {"red or green": ["r", "g"]},
             "reader": "table",
             "root": "tints",
             "table": "table.csv",
@@ -159,6 +164,8 @@ def make_project(folder: Path, home: Path, snakemake: Snakemake) -> Project:
     config["extraction"]["together"] = False
     config["studies"]["baseline_encoder"] = "means"
     config["recalibration"] = {"primary": ["means"], "all_cells": True, "cases": [8]}
+    config["studies"]["subgroups"] |= {"columns": ["sex", "view"], "min_images": 6, "min_cases": 2}
+    config["studies"]["replicates"] = 100
     project.point_to_own_registries(config)
     for name, content in (("encoders", registry), ("datasets", datasets), ("config", config)):
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
@@ -242,7 +249,7 @@ def test_the_report_is_one_offline_page_that_marks_what_is_synthetic(finished: P
 
 
 def test_every_study_has_a_table_a_sentence_and_a_figure(finished: Project) -> None:
-    for name in STUDIES:
+    for name in [*STUDIES, *BEYOND]:
         _, metadata = read_table(finished.results / f"studies/{name}.parquet")
         assert metadata["sentence"].endswith("."), name
         assert (finished.results / f"studies/{name}.svg").read_text("utf-8").startswith("<svg")
@@ -290,6 +297,58 @@ def test_without_its_keys_there_is_no_recalibration(untouched: Project, tmp_path
     ended = other.run("-n")
     assert not {job for job in planned(ended) if "calibrat" in job}
     assert "stress_calibration" not in ended.stdout
+
+
+def test_the_studies_of_test_cases_say_what_the_runs_say(finished: Project) -> None:
+    tables = {
+        name: pd.read_parquet(finished.results / f"studies/{name}.parquet") for name in BEYOND
+    }
+    cells = {(encoder, of) for encoder in ("means", "spread", "floor") for of in ("tints", "chest")}
+    for name in ("operating_points", "selective_prediction", "conformal_sets", "sentinel"):
+        table = tables[name]
+        assert set(zip(table["encoder"], table["dataset"], strict=True)) == cells, name
+        conditions = {"clean", "jpeg-1", "jpeg-2", "rician_noise-1", "foreign"}
+        assert set(table["condition"]) == conditions - ({"clean"} if name == "sentinel" else set())
+    # The error of the top label is 1 less the accuracy, which the kept predictions tell.
+    manifest = read_manifest(finished.results / "data/tints/manifest.parquet")
+    accuracy = []
+    for seed in (0, 1):
+        kept = read_predictions(
+            finished.results / f"predictions/means/tints/seed{seed}.parquet", "jpeg-2"
+        )
+        truth = manifest.truth[np.searchsorted(manifest.image_ids, kept.image_ids)]
+        accuracy.append((truth.argmax(1) == kept.probabilities.argmax(1)).mean())
+    error = tables["selective_prediction"].set_index(["encoder", "dataset", "condition"])["error"]
+    assert error["means", "tints", "jpeg-2"] == pytest.approx(1 - np.mean(accuracy))
+    groups = tables["subgroups"]
+    assert set(groups["dataset"]) == {"chest"}  # tints have no subgroup columns
+    assert set(groups["column"]) == {"sex", "view"}
+    axes = pd.read_parquet(finished.results / "tables/axes.parquet")
+    axes = axes[axes["seed"] == -1].set_index(["encoder", "dataset"])["axis_robustness"]
+    equity = tables["equity"].set_index(["encoder", "dataset"])["axis_robustness"]
+    assert (equity == axes[equity.index]).all()
+
+
+def test_studies_that_are_not_asked_for_leave_no_trace(project: Project) -> None:
+    def without(config: dict[str, Any]) -> None:
+        kept = ("baseline_encoder", "reference_invariance", "replicates", "operating_points")
+        config["studies"] = {key: config["studies"][key] for key in kept}
+        del config["studies"]["operating_points"]["net_benefit"]
+
+    project.edit("config", without)
+    listed = project.run("-n", "--quiet", "progress", "--summary").stdout
+    named = {name for name in BEYOND if f"studies/{name}.parquet" in listed}
+    assert named == {"operating_points"}
+    assert "studies/rank_agreement.parquet" in listed
+    project.edit("config", lambda config: config["studies"].pop("operating_points"))
+    listed = project.run("-n", "--quiet", "progress", "--summary").stdout
+    assert not [name for name in BEYOND if f"studies/{name}.parquet" in listed]
+    assert "beyond" not in listed
+
+
+def test_a_subgroup_column_that_no_data_set_has_is_told(project: Project) -> None:
+    project.edit("config", lambda c: c["studies"]["subgroups"].update(columns=["sex", "veiw"]))
+    told(project.run("--", "results/studies/subgroups.parquet"), r"'veiw'.*did you mean 'view'")
 
 
 def test_published_figures_that_the_run_lacks_stay_empty(finished: Project) -> None:
@@ -409,7 +468,7 @@ def test_a_new_encoder_reruns_no_existing_cell(project: Project) -> None:
         **{"features": 2, "shift_features": 1, "probes": 4, "run": 2 * 2 * (4 + 5)},
         **{"kept_predictions": 2 * 2, "runs_table": 1, "score_tables": 1, "studies_of_tables": 1},
         **{"recalibrate": 2, "recalibration_studies": 1},
-        **{"reproduction": 1, "case_bootstrap": 1, "report": 1, "all": 1},
+        **{"beyond": 1, "reproduction": 1, "case_bootstrap": 1, "report": 1, "all": 1},
     }
     encoders = set(re.findall(r"encoder=(\w+)", ended.stdout))
     assert encoders == {"more"}
@@ -436,7 +495,8 @@ def test_changed_anchors_rerun_the_scores_only(project: Project, home: Path) -> 
     text = (home / "config/scoring.yaml").read_text("utf-8")
     scoring.write_text(text.replace("zero: 0.30", "zero: 0.25"), "utf-8")
     project.edit("config", lambda config: config.update(scoring=str(scoring)))
-    made_from_scores = ("score_tables", "studies_of_tables", "reproduction", "report", "all")
+    made_from_scores = ("score_tables", "studies_of_tables", "beyond", "reproduction")
+    made_from_scores += ("report", "all")
     assert planned(project.run("-n")) == dict.fromkeys(made_from_scores, 1)
 
 

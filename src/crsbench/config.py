@@ -32,7 +32,7 @@ FEATURE_KEYS = (
 )
 """The keys of an encoder's registry entry that its features depend on."""
 
-BESIDE_MANIFEST = ("title", "licence", "apart", "shift", "expected_images")
+BESIDE_MANIFEST = ("title", "licence", "apart", "detect", "shift", "expected_images")
 """The keys of a data set's registry entry that its manifest does not depend on."""
 
 EMBEDDING_FORMATS = (".arrow", ".parquet", ".npz")
@@ -107,6 +107,12 @@ class DatasetEntry:
     def apart(self) -> tuple[str, ...]:
         """The classes that a second macro-AUROC leaves out."""
         return tuple(self.spec.get("apart", ()))
+
+    @property
+    def detect(self) -> dict[str, tuple[str, ...]]:
+        """What an operating point is to find: by name the classes that make it; default, each."""
+        named = self.spec.get("detect", {name: [name] for name in self.classes})
+        return {name: tuple(classes) for name, classes in named.items()}
 
     @property
     def synthetic(self) -> bool:
@@ -215,6 +221,12 @@ def load_config(settings: Mapping[str, Any], home: Path) -> Config:
     _select(named, encoder_specs, "encoder", encoder_file)
     shown = settings.get("report", {}).get("gallery", [])
     _select(shown, datasets, "data set in report.gallery", "the panel")
+    points = settings["studies"].get("operating_points")
+    if points and ("sensitivity" in points) == ("specificity" in points):
+        raise UserError(
+            "studies.operating_points must have either `sensitivity` or `specificity`, one of the "
+            "two."
+        )
     return config
 
 
@@ -236,10 +248,11 @@ def _dataset_entry(name: str, spec: Mapping[str, Any], file: Path) -> DatasetEnt
 
 
 def _check_label_rules(entry: DatasetEntry, file: Path) -> None:
-    """`label_map` maps one to one on to classes, `uncertain` and `apart` name classes."""
+    """`label_map` maps one to one on to classes; `uncertain`, `apart`, `detect` name classes."""
     label_map, uncertain = entry.spec.get("label_map", {}), entry.spec.get("uncertain", {})
     named = {
         "apart": list(entry.apart),
+        "detect": [name for members in entry.detect.values() for name in members],
         "label_map": list(label_map.values()),
         "uncertain": [] if isinstance(uncertain, str) else list(uncertain),
     }
@@ -249,6 +262,14 @@ def _check_label_rules(entry: DatasetEntry, file: Path) -> None:
                 raise UserError(
                     f"{file}: {key} of data set '{entry.name}' names '{name}', which is none of "
                     f"its classes{nearest(name, entry.classes)}."
+                )
+    if entry.task == "multilabel":
+        for name, members in entry.detect.items():
+            if len(members) > 1:
+                raise UserError(
+                    f"{file}: detect of data set '{entry.name}' makes '{name}' of {len(members)} "
+                    "labels; allowed for a multi-label data set is one, since their probabilities "
+                    "do not add up."
                 )
     if set(entry.apart) == set(entry.classes):
         raise UserError(f"{file}: apart of data set '{entry.name}' leaves none of its classes.")
@@ -396,7 +417,8 @@ def _explain(error: ValidationError) -> str:
     if error.validator == "dependentRequired":
         needed = [key for keys in error.validator_value.values() for key in keys]
         missing = [key for key in needed if key not in error.instance]
-        return f"{place} names a library and lacks the key {', '.join(map(repr, missing))}."
+        keys = [key for key in error.validator_value if key in error.instance]
+        return f"{place} has the key '{keys[0]}' and lacks the key {', '.join(map(repr, missing))}."
     if error.validator == "not":  # keys that have no use beside the entry's others
         useless = [key for option in error.validator_value["anyOf"] for key in option["required"]]
         found = [key for key in useless if key in error.instance]

@@ -77,13 +77,15 @@ def resampled_auroc(
     Args:
         truth: (n, K) of 0, 1 and ``UNKNOWN``.
         scores: (n, K).
-        weights: (r, n), how often each case occurs in each resample.
+        weights: (r, n), how often each case occurs in each resample; floats may be fractions.
 
     Returns:
         (r, K); NaN where a class has no known positive or no known negative case.
     """
     truth, scores = _paired(truth, scores, or_unknown=True)
-    weights = np.asarray(weights, dtype=np.int64)
+    weights = np.asarray(weights)
+    if not np.issubdtype(weights.dtype, np.floating):
+        weights = weights.astype(np.int64)
     result = np.empty((len(weights), truth.shape[1]))
     for k, (labels, column) in enumerate(zip(truth.T, scores.T, strict=True)):
         order = np.argsort(column)
@@ -264,6 +266,33 @@ def adaptive_ece(
     if task == "multiclass":
         return float(equal_mass_bins(*top_label(truth, probabilities), n_bins).error())
     return float(equal_mass_bins(probabilities, truth, n_bins).error().mean())
+
+
+def resampled_calibration_error(
+    confidence: npt.ArrayLike,
+    correct: npt.ArrayLike,
+    weights: npt.ArrayLike,
+    n_bins: int = N_BINS,
+) -> FloatArray:
+    """:func:`expected_calibration_error` in resamples of the test cases, empty bins weigh nothing.
+
+    Σ_b n_b / n · |accuracy_b − mean confidence_b| is Σ_b |Σ_{i in b} w_i (correct_i − p_i)| / Σ w.
+
+    Args:
+        confidence, correct: (n,).
+        weights: (r, n), how often each case occurs in each resample.
+
+    Returns:
+        (r,); NaN for a resample without cases.
+    """
+    confidence = np.asarray(confidence, dtype=np.float64)
+    correct = np.asarray(correct, dtype=np.float64)
+    weights = np.asarray(weights, dtype=np.float64)
+    bins = np.searchsorted(np.arange(1, n_bins) / n_bins, confidence)
+    gaps = np.zeros((len(confidence), n_bins))
+    gaps[np.arange(len(confidence)), bins] = correct - confidence
+    with np.errstate(invalid="ignore"):  # 0 / 0 without cases is the NaN we want
+        return np.abs(weights @ gaps).sum(axis=1) / weights.sum(axis=1)
 
 
 # --- proper scores -------------------------------------------------------------------------------

@@ -77,16 +77,23 @@ def keep_predictions(
 
 def read_predictions(path: Path | str, condition: str) -> KeptPredictions:
     """Read the predictions of one condition; UserError if the file has none of it."""
+    kept = read_all_predictions(path)
+    if condition not in kept:
+        raise UserError(f"{path} has no predictions under '{condition}'; it has {', '.join(kept)}.")
+    return kept[condition]
+
+
+def read_all_predictions(path: Path | str) -> dict[str, KeptPredictions]:
+    """The predictions of every condition of a file, in its order; the calibration set is first."""
     table, metadata = read_table(path)
-    rows = table[table["condition"] == condition]
-    if rows.empty:
-        known = ", ".join(table["condition"].unique())
-        raise UserError(f"{path} has no predictions under '{condition}'; it has {known}.")
     classes = tuple(metadata["classes"])
-    columns = [f"{PROBABILITY}{name}" for name in classes]
-    return KeptPredictions(
-        rows["image_id"].to_numpy().astype(str), rows[columns].to_numpy(np.float32), classes
-    )
+    probabilities = table[[f"{PROBABILITY}{name}" for name in classes]].to_numpy(np.float32)
+    image_ids = table["image_id"].to_numpy()
+    places = table.groupby("condition", sort=False).indices
+    return {
+        str(name): KeptPredictions(image_ids[rows].astype(str), probabilities[rows], classes)
+        for name, rows in places.items()
+    }
 
 
 @dataclass(frozen=True, eq=False)

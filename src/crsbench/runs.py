@@ -125,7 +125,7 @@ def predict_run(files: RunFiles, part: str = TEST) -> Predicted:
     manifest, split = _split(files.manifest, files.split)
     if files.target:
         tested = _manifest(files.target)
-        rows = _unseen(files.target, files.manifest, files.split)
+        rows = unseen(files.target, files.manifest, files.split)
     else:
         tested, rows = manifest, split.part == part
     image_ids = tested.image_ids[rows]
@@ -202,7 +202,7 @@ def _beside_source(run: Run, metrics: RunMetrics, clean_file: str) -> dict[str, 
 
 
 @lru_cache(CACHED_FILES)
-def _unseen(target_file: str, source_file: str, split_file: str) -> np.ndarray:
+def unseen(target_file: str, source_file: str, split_file: str) -> np.ndarray:
     """Mask of the target's images without those that the source's probes have seen.
 
     Left out are images whose file is, byte by byte, one that the source trained or calibrated on,

@@ -210,6 +210,64 @@ def bootstrap_mean(
 # --- resampling of test cases --------------------------------------------------------------------
 
 
+def draw_groups(groups: npt.ArrayLike, key: str, replicates: int) -> FloatArray:
+    """How often each test case occurs in the test set itself and in resamples of whole groups.
+
+    Args:
+        groups: (n,) the group (patient, lesion) of each test case.
+        key: names the test set; the draws follow from its SHA-256, so they are paired over all
+            statistics of it.
+        replicates: number of resamples.
+
+    Returns:
+        (1 + replicates, n); the first row is all ones.
+    """
+    names, group_of_case = np.unique(np.asarray(groups), return_inverse=True)
+    drawn = _generator(key).integers(0, len(names), size=(replicates, len(names)))
+    weights = np.ones((1 + replicates, len(group_of_case)))
+    for row, draw in zip(weights[1:], drawn, strict=True):
+        row[:] = np.bincount(draw, minlength=len(names))[group_of_case]
+    return weights
+
+
+MOST_UNDEFINED = 0.1
+"""The largest share of resamples that may lack a value before there is no interval."""
+
+
+def percentile_interval(
+    replicates: npt.ArrayLike, level: float = 0.95
+) -> tuple[FloatArray, FloatArray]:
+    """Percentile interval of each column of (r, …) replicates, those without a value left out.
+
+    NaN for a column that lacks a value in more than a tenth of the replicates.
+    """
+    ordered = np.sort(np.asarray(replicates, dtype=np.float64), axis=0)  # NaN last
+    known = (~np.isnan(ordered)).sum(axis=0)
+    ends = []
+    for tail in ((1 - level) / 2, (1 + level) / 2):
+        place = tail * (known - 1)  # between two of the ordered values, as np.quantile takes it
+        below = np.clip(place.astype(np.int64), 0, max(0, len(ordered) - 1))
+        above = np.clip(below + 1, 0, np.maximum(known - 1, 0))
+        low, high = (np.take_along_axis(ordered, at[None], axis=0)[0] for at in (below, above))
+        ends.append(low + (place - below) * (high - low))
+    sparse = len(ordered) - known > MOST_UNDEFINED * len(ordered)
+    low, high = (np.where(sparse, np.nan, end) for end in ends)
+    return low, high
+
+
+def holm(p_values: npt.ArrayLike) -> FloatArray:
+    """Holm's step-down adjustment of (m,) p-values: family-wise error without assumptions.
+
+    S. Holm, Scand J Stat 6:65 (1979). NaN stays NaN and does not count.
+    """
+    p_values = np.asarray(p_values, dtype=np.float64)
+    adjusted = np.full(p_values.shape, np.nan)
+    order = np.argsort(p_values)[: int(np.isfinite(p_values).sum())]  # NaN sorts last
+    factors = np.arange(len(order), 0, -1)
+    adjusted[order] = np.minimum(np.maximum.accumulate(p_values[order] * factors), 1.0)
+    return adjusted
+
+
 @dataclass(frozen=True, eq=False)
 class GroupBootstrap:
     """Replicates of a statistic over resampled groups of test cases."""

@@ -102,8 +102,8 @@ def read_material(files: Mapping[str, Any], studies: Sequence[str], **known: Any
     """Read the tables and studies that a rule names.
 
     files: by the names in :data:`TABLES` a file each, of :data:`OPTIONAL_TABLES` those there are,
-    and `studies` and `figures`, the files of `studies` in their order, unless there are none; known:
-    the other fields of :class:`Material`.
+    and `studies` and `figures`, the files of `studies` in their order, unless there are none;
+    known: the other fields of :class:`Material`.
     """
     pairs = zip(studies, files["studies"], files["figures"], strict=True) if studies else ()
     names = [*TABLES, *(name for name in OPTIONAL_TABLES if files.get(name))]

@@ -42,6 +42,23 @@ def studies_of(settings: Mapping[str, Any]) -> list[str]:
     return [name for name in STUDIES if name not in OPTIONAL or name in settings]
 
 
+def beyond_names(settings: Mapping[str, Any]) -> list[str]:
+    """The studies of test cases that a config's `studies` ask for, in the order to show them."""
+    wanted = {
+        "subgroups": ["subgroups", "subgroup_gaps"],
+        "operating_points": ["operating_points"],
+        "selective_prediction": ["selective_prediction", "risk_coverage", "conformal_sets"],
+        "sentinel": ["sentinel"],
+        "target_predictors": ["target_predictors"],
+    }
+    names = [name for key, of_key in wanted.items() if settings.get(key) for name in of_key]
+    if settings.get("subgroups", {}).get("equity"):
+        names.append("equity")
+    if "net_benefit" in settings.get("operating_points", {}):
+        names.append("net_benefit")
+    return names
+
+
 def run_study(name: str, inputs: Inputs) -> Study:
     """Run the study called ``name``, a key of :data:`STUDIES`."""
     study: Study = getattr(import_module(f"crsbench.studies.{STUDIES[name]}"), name)(inputs)
