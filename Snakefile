@@ -21,6 +21,7 @@ include: "workflow/rules/tables.smk"
 include: "workflow/rules/studies.smk"
 include: "workflow/rules/calibration.smk"
 include: "workflow/rules/beyond.smk"
+include: "workflow/rules/control_probes.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/checks.smk"
 

@@ -167,6 +167,11 @@ class Config:
         ]
 
     @property
+    def control_probes(self) -> Mapping[str, Any] | None:
+        """The key of that name, if there is one."""
+        return self.settings.get("control_probes")
+
+    @property
     def floors(self) -> list[str]:
         return [name for name, entry in self.encoders.items() if entry.is_floor]
 
@@ -322,6 +327,8 @@ def _check_relations(config: Config, encoder_file: Path, dataset_specs: Mapping[
             f"extraction.precision is {extraction['precision']} with extraction.device cpu; "
             "allowed there: float32."
         )
+    if config.control_probes is not None:
+        _check_control_probes(config)
     conditions = {CLEAN, CALIBRATION} | {
         f"{kind}-{level + 1}"
         for kind, levels in config.perturbations.items()
@@ -333,6 +340,20 @@ def _check_relations(config: Config, encoder_file: Path, dataset_specs: Mapping[
         for source in config.datasets.values():
             if name in source.shift:
                 _check_target(source, target)
+
+
+def _check_control_probes(config: Config) -> None:
+    control = config.control_probes
+    if not {"neighbours", "perceptron"} & set(control):
+        raise UserError(
+            "control_probes names no probe; it needs the key neighbours, perceptron or both."
+        )
+    unknown = sorted(set(control["fractions"]) - set(config.fractions))
+    if unknown:
+        raise UserError(
+            f"control_probes.fractions has {unknown[0]}, which is none of the label fractions; "
+            f"allowed: {', '.join(map(str, config.fractions))}."
+        )
 
 
 def _check_target(source: DatasetEntry, target: DatasetEntry) -> None:

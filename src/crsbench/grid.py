@@ -53,6 +53,11 @@ class Grid:
             if dataset not in encoder.without_datasets
         ]
 
+    def batches(self, size: int) -> list[list[Cell]]:
+        """The cells in their order, `size` of them at a time."""
+        cells = self.cells
+        return [cells[start : start + size] for start in range(0, len(cells), size)]
+
     @property
     def recalibrated(self) -> list[Cell]:
         """The cells that recalibration is studied on; none without the key `recalibration`."""
@@ -162,6 +167,10 @@ class Layout:
         return f"{self.results}/own_model/{{file}}"
 
     @property
+    def control_runs(self) -> str:
+        return f"{self.results}/control_probes/{{encoder}}/{{dataset}}.json"
+
+    @property
     def table(self) -> str:
         return f"{self.results}/tables/{{table}}.parquet"
 
@@ -210,3 +219,6 @@ class Layout:
 
     def predictions_file(self, cell: Cell, seed: int) -> str:
         return self.at(self.predictions, encoder=cell.encoder, dataset=cell.dataset, seed=seed)
+
+    def control_file(self, cell: Cell) -> str:
+        return self.at(self.control_runs, encoder=cell.encoder, dataset=cell.dataset)

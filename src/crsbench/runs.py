@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -102,6 +102,12 @@ def on_raw_features(probe: FittedProbe, mean: np.ndarray, scale: np.ndarray) -> 
     return replace(probe, coef_=coef, intercept_=probe.intercept_ - coef @ mean)
 
 
+class Probe(Protocol):
+    """Anything that is fitted and gives probabilities (m, K) for features (m, d) as stored."""
+
+    def predict_proba(self, features: np.ndarray) -> np.ndarray: ...
+
+
 @dataclass(frozen=True)
 class Predicted:
     """What a probe predicts for the n images of a condition, in the order of their ids.
@@ -117,7 +123,15 @@ class Predicted:
 
 
 def predict_run(files: RunFiles, part: str = TEST) -> Predicted:
-    """Apply a probe to the features of a run's condition.
+    """Apply the logistic probe of `files.probe` to the features of a run's condition.
+
+    part: as in `predict_with`.
+    """
+    return predict_with(_probe(files.probe), files, part)
+
+
+def predict_with(probe: Probe, files: RunFiles, part: str = TEST) -> Predicted:
+    """Apply a probe to the features of a run's condition; `files.probe` is not read.
 
     part: what of the probe's own data set is predicted, the test or the calibration set; of a shift
     target it is every image that the probe has not seen.
@@ -130,45 +144,59 @@ def predict_run(files: RunFiles, part: str = TEST) -> Predicted:
         tested, rows = manifest, split.part == part
     image_ids = tested.image_ids[rows]
     features = _features(files.features).rows(image_ids, files.features)
-    probabilities = _probe(files.probe).predict_proba(features)
+    probabilities = probe.predict_proba(features)
     shared = [k for k, name in enumerate(manifest.classes) if name in tested.classes]
     columns = [tested.classes.index(manifest.classes[k]) for k in shared]
     return Predicted(image_ids, tested.truth[rows][:, columns], np.array(shared), probabilities)
 
 
 def evaluate_run(run: Run, files: RunFiles, output: Path | str, apart: Sequence[str] = ()) -> None:
-    """Apply a probe to the test features of the run's condition and write the metrics.
+    """Write the metrics of the logistic probe `files.probe` under the run's condition.
 
-    A shift target is judged on the classes that it shares with the probe's data set, which the file
-    names. A multi-class probe ranks their images by its probabilities as they are; its calibration
-    is that of the probabilities given that one of the shared classes is true. Beside them stand
-    `target_macro_auroc` and `source_macro_auroc`, both over exactly those classes that are shared
-    and whose AUROC is defined here and on the source's clean test set; their difference is the
-    shift's drop.
-
-    apart: classes that `macro_auroc_core` leaves out.
+    apart: as in `evaluate_with`.
     """
     manifest, split = _split(files.manifest, files.split)
-    probe, features = _probe(files.probe), _features(files.features)
-    metrics = _metrics(manifest, predict_run(files), apart)
-    write_json(
-        output,
-        {
-            **asdict(run),
-            **metrics.to_json(),
-            **(_beside_source(run, metrics, files.clean) if files.target else {}),
-            "probe": {
-                "c": [None if np.isnan(c) else float(c) for c in probe.c_],
-                "converged": bool(np.all(probe.converged_)),
-                "capped": probe.capped_,
-                "folds": probe.folds_.tolist(),
-                "n_train": probe.n_train_,
-                "classes_at_floor": [manifest.classes[k] for k in probe.floor_classes_],
-                "classes_given_one_group": list(split.floors[run.percent]),
-            },
-            "weights_sha256": features.metadata["weights_sha256"],
-        },
-    )
+    probe = _probe(files.probe)
+    clean = read_json(files.clean) if files.target else None
+    content = evaluate_with(probe, run, files, clean, apart)
+    content["probe"] = {
+        "c": [None if np.isnan(c) else float(c) for c in probe.c_],
+        "converged": bool(np.all(probe.converged_)),
+        "capped": probe.capped_,
+        "folds": probe.folds_.tolist(),
+        "n_train": probe.n_train_,
+        "classes_at_floor": [manifest.classes[k] for k in probe.floor_classes_],
+        "classes_given_one_group": list(split.floors[run.percent]),
+    }
+    write_json(output, content)
+
+
+def evaluate_with(
+    probe: Probe,
+    run: Run,
+    files: RunFiles,
+    clean: Mapping[str, Any] | None = None,
+    apart: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The content of a run's file but for its `probe`: the run, its metrics, the weights' digest.
+
+    A shift target is judged on the classes that it shares with the probe's data set, which the
+    content names. A multi-class probe ranks their images by its probabilities as they are; its
+    calibration is that of the probabilities given that one of the shared classes is true. Beside
+    them stand `target_macro_auroc` and `source_macro_auroc`, both over exactly those classes that
+    are shared and whose AUROC is defined here and on the source's clean test set; their difference
+    is the shift's drop.
+
+    files: `probe` and `clean` are not read. clean: on a shift target, the content of the same
+    probe's clean run. apart: classes that `macro_auroc_core` leaves out.
+    """
+    metrics = _metrics(_manifest(files.manifest), predict_with(probe, files), apart)
+    content = {**asdict(run), **metrics.to_json()}
+    if files.target:
+        if clean is None:
+            raise ValueError(f"{run} is on a shift target and needs its clean run.")
+        content |= _beside_source(run, metrics, clean)
+    return content | {"weights_sha256": _features(files.features).metadata["weights_sha256"]}
 
 
 def _metrics(manifest: Manifest, tested: Predicted, apart: Sequence[str]) -> RunMetrics:
@@ -181,11 +209,11 @@ def _metrics(manifest: Manifest, tested: Predicted, apart: Sequence[str]) -> Run
     )
 
 
-def _beside_source(run: Run, metrics: RunMetrics, clean_file: str) -> dict[str, Any]:
+def _beside_source(run: Run, metrics: RunMetrics, clean: Mapping[str, Any]) -> dict[str, Any]:
     """The shared classes, and the macro-AUROC of both sides over those defined on both."""
-    clean = read_json(clean_file)
-    if clean != clean | asdict(replace(run, condition=CLEAN)):
-        raise ValueError(f"{clean_file} is not the clean run beside {run}")
+    found = {key: clean.get(key) for key in asdict(run)}
+    if found != asdict(replace(run, condition=CLEAN)):
+        raise ValueError(f"{found} is not the clean run beside {run}")
     both = [
         name
         for name, auroc in metrics.auroc.items()
@@ -242,23 +270,28 @@ def _probe(path: str) -> FittedProbe:
 
 
 def collect_runs(files: Sequence[Path | str]) -> pd.DataFrame:
-    """The `runs` table, a row a run file, in the order of its keys.
+    """The `runs` table, a row a run file, in the order of its keys."""
+    return runs_frame(map(read_json, files))
+
+
+def runs_frame(contents: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """The contents of run files as a table, in the order of its keys.
 
     What only some runs have (`PARTIAL_COLUMNS`) is missing in the others. `c` is the geometric mean
     over labels where each label has its own; it is missing where nothing was fitted.
     """
     rows = []
-    for file in files:
-        content = read_json(file)
+    for content in contents:
         probe = content["probe"]
         chosen = [c for c in probe["c"] if c is not None]
-        content["c"] = float(np.exp(np.mean(np.log(chosen)))) if chosen else None
-        content |= {name: probe[name] for name in ("converged", "capped")}
-        present = [content[name] for name in RUN_COLUMNS]
-        rows.append(present + [content.get(name) for name in PARTIAL_COLUMNS])
+        of_probe = {"c": float(np.exp(np.mean(np.log(chosen)))) if chosen else None}
+        of_probe |= {name: probe[name] for name in ("converged", "capped")}
+        row = {**content, **of_probe}
+        present = [row[name] for name in RUN_COLUMNS]
+        rows.append(present + [row.get(name) for name in PARTIAL_COLUMNS])
     frame = pd.DataFrame(rows, columns=[*RUN_COLUMNS, *PARTIAL_COLUMNS])
     keys = ["encoder", "dataset", "seed", "condition", "percent"]
-    for name in ("macro_auroc", *PARTIAL_COLUMNS):
+    for name in ("macro_auroc", "c", *PARTIAL_COLUMNS):
         frame[name] = frame[name].astype(float)
     return frame.sort_values(keys, ignore_index=True)
 

@@ -52,7 +52,8 @@ class NeighbourProbe:
             (torch.from_numpy(known).to(settings.device), np.flatnonzero(pattern_of_class == p))
             for p, known in enumerate(patterns)
         ]
-        self._searched = self._search_form(features)
+        self._length = _length(features)
+        self._searched = self._search_form(features, self._length)
         squares = self._searched.square().sum(1)
         self._largest = float(squares.max().sqrt())
         self._offset = squares if settings.metric == "euclidean" else torch.zeros_like(squares)
@@ -73,15 +74,19 @@ class NeighbourProbe:
     def _shares(self, queries: np.ndarray) -> np.ndarray:
         """Shares of the classes (m, K), one search for the classes that are known for like rows."""
         shares = np.full((len(queries), self._truth.shape[1]), 0.5)
-        searched = self._search_form(queries)
+        queries_length = _length(queries)
+        searched = self._search_form(queries, queries_length)
         # |b|^2 - 2 a.b sorts as |a - b|^2 does, and -2 a.b of unit rows as the cosine distance.
         distance = self._offset - 2.0 * (searched @ self._searched.T)
         length = searched.square().sum(1, keepdim=True).sqrt()
+        exact = queries.astype(np.float64)
+        if self._settings.metric == "cosine":
+            exact /= queries_length[:, None]
         for known, classes in self._searches:
             k = min(self._settings.neighbours, int(known.sum()))
             if k:
                 query, row = self._candidates(distance.where(known, torch.inf), length, k)
-                vote = _votes(query, self._exact_distances(queries, query, row), k)
+                vote = _votes(query, self._exact_distances(exact, query, row), k)
                 shares[:, classes] = 0.0
                 np.add.at(
                     shares, (query[:, None], classes), vote[:, None] * self._truth[row][:, classes]
@@ -103,21 +108,21 @@ class NeighbourProbe:
         query, row = (distance <= kth + 2.0 * terms * _ROUNDING * scale).nonzero(as_tuple=True)
         return query.cpu().numpy(), row.cpu().numpy()
 
-    def _search_form(self, features: np.ndarray) -> torch.Tensor:
-        rows = _unit(features) if self._settings.metric == "cosine" else features
-        return torch.tensor(rows, dtype=torch.float32, device=self._settings.device)
+    def _search_form(self, rows: np.ndarray, length: np.ndarray) -> torch.Tensor:
+        """Rows in float32, for the cosine metric of length 1."""
+        rows = rows.astype(np.float32)
+        if self._settings.metric == "cosine":
+            rows /= length.astype(np.float32)[:, None]
+        return torch.from_numpy(rows).to(self._settings.device)
 
-    def _exact_distances(
-        self, queries: np.ndarray, query: np.ndarray, row: np.ndarray
-    ) -> np.ndarray:
+    def _exact_distances(self, exact: np.ndarray, query: np.ndarray, row: np.ndarray) -> np.ndarray:
+        """Of each pair; exact: the queries (m, d) in float64, for the cosine metric of length 1."""
         distances = np.empty(len(query))
         for start in range(0, len(query), _PAIRS_AT_ONCE):
             part = slice(start, start + _PAIRS_AT_ONCE)
-            a = queries[query[part]].astype(np.float64)
-            b = self._rows[row[part]].astype(np.float64)
+            a, b = exact[query[part]], self._rows[row[part]].astype(np.float64)
             if self._settings.metric == "cosine":
-                a, b = _unit(a), _unit(b)
-                distances[part] = -(a * b).sum(1)
+                distances[part] = -(a * b).sum(1) / self._length[row[part]]
             else:
                 distances[part] = np.square(a - b).sum(1)
         return distances
@@ -153,8 +158,8 @@ def _votes(query: np.ndarray, distance: np.ndarray, k: int) -> np.ndarray:
     return (nearer + level * (left / np.bincount(query, level))[query]) / k
 
 
-def _unit(rows: np.ndarray) -> np.ndarray:
-    """Rows of length 1, in float64; a row of zeros stays one."""
-    rows = rows.astype(np.float64)
-    length = np.sqrt(np.square(rows).sum(1, keepdims=True))
-    return np.divide(rows, length, out=rows, where=length > 0)
+def _length(rows: np.ndarray) -> np.ndarray:
+    """Length (n,) of each row in float64, and 1 for a row of zeros."""
+    blocks = (rows[at : at + _PAIRS_AT_ONCE] for at in range(0, len(rows), _PAIRS_AT_ONCE))
+    length = np.concatenate([np.sqrt(np.square(b.astype(np.float64)).sum(1)) for b in blocks])
+    return np.where(length > 0, length, 1.0)

@@ -1,0 +1,51 @@
+# The runs under other classifiers than the logistic probe, and whether they rank encoders as it does.
+from crsbench.controls import CellFiles
+
+CONTROL = CONFIG.control_probes
+
+if CONTROL is not None:
+    STUDY_NAMES.append("control_probes")
+
+    # Starting a process takes seconds; a job takes as many cells as the config says.
+    for cells in GRID.batches(CONTROL["cells_per_job"]):
+
+        rule:
+            name:
+                f"control_runs_{cells[0].encoder}_{cells[0].dataset}"
+            input:
+                [file for cell in cells for file in CellFiles.of(CONFIG, cell).all],
+            output:
+                [LAYOUT.control_file(cell) for cell in cells],
+            log:
+                LAYOUT.log("control_runs", f"{cells[0].encoder}/{cells[0].dataset}"),
+            conda:
+                "../../envs/gpu.yaml"
+            resources:
+                gpu=int(CONTROL["device"] == "cuda"),
+            params:
+                cells=[(cell.encoder, cell.dataset) for cell in cells],
+                apart={cell.dataset: CONFIG.dataset(cell.dataset).apart for cell in cells},
+                control={key: CONTROL[key] for key in CONTROL if key != "cells_per_job"},
+                probe=CONFIG.settings["probe"],
+            script:
+                "../scripts/control_runs.py"
+
+    rule control_probes:
+        input:
+            control=[LAYOUT.control_file(cell) for cell in GRID.cells],
+            runs=table("runs"),
+            axes=table("axes"),
+            crs=table("crs"),
+            scoring=CONFIG.scoring_file,
+        output:
+            runs=table("control_runs"),
+            study=LAYOUT.at(LAYOUT.study, study="control_probes"),
+            figure=LAYOUT.at(LAYOUT.study_figure, study="control_probes"),
+        log:
+            LAYOUT.log("studies", "control_probes"),
+        conda:
+            "../../envs/cpu.yaml"
+        params:
+            **PANEL,
+        script:
+            "../scripts/control_probes.py"
