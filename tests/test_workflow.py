@@ -166,6 +166,7 @@ def make_project(folder: Path, home: Path, snakemake: Snakemake) -> Project:
     config["recalibration"] = {"primary": ["means"], "all_cells": True, "cases": [8]}
     config["studies"]["subgroups"] |= {"columns": ["sex", "view"], "min_images": 6, "min_cases": 2}
     config["studies"]["replicates"] = 100
+    del config["control_probes"]  # they have a test of their own
     project.point_to_own_registries(config)
     for name, content in (("encoders", registry), ("datasets", datasets), ("config", config)):
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
@@ -445,6 +446,47 @@ def test_a_killed_run_ends_in_the_same_bytes(
     for path in made:
         twin = finished.results / path.relative_to(other.results)
         assert path.read_bytes() == twin.read_bytes(), path
+
+
+def test_control_probes_are_fitted_for_all_cells_and_compared(project: Project) -> None:
+    control = {
+        "fractions": [10, 100],
+        "device": "cpu",
+        "cells_per_job": 4,
+        "neighbours": {"k": 5, "metric": "cosine"},
+        "perceptron": {
+            **{"hidden": 4, "learning_rate": 0.01, "batch_rows": 64},
+            **{"max_epochs": 5, "patience": 2},
+        },
+    }
+    project.edit("config", lambda config: config.update(control_probes=control))
+    ended = project.run("--quiet", "rules", "--", "results/studies/control_probes.parquet")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    runs = pd.read_parquet(project.results / "tables/runs.parquet")
+    found = pd.read_parquet(project.results / "tables/control_runs.parquet")
+    assert len(found) == 2 * len(runs)
+    keys = ["encoder", "dataset", "seed", "condition", "percent"]
+    for _, of_probe in found.groupby("probe"):
+        assert of_probe[keys].reset_index(drop=True).equals(runs[keys])
+        assert of_probe["n_test"].tolist() == runs["n_test"].tolist()
+    neighbours = found[(found["probe"] == "neighbours") & (found["encoder"] == "means")]
+    clean = neighbours[(neighbours["condition"] == "clean") & (neighbours["dataset"] == "tints")]
+    assert (clean.loc[clean["percent"] == 100, "macro_auroc"] > 0.9).all()
+    _, metadata = read_table(project.results / "studies/control_probes.parquet")
+    assert metadata["sentence"].startswith("Not run: the panel has 2 ranked encoders")
+
+    # In jobs of another size, for rows in another order: the same bytes.
+    made = {path: path.read_bytes() for path in project.results.glob("control_probes/*/*.json")}
+    assert len(made) == 6
+    table = project.folder / "data/tints/table.csv"
+    header, *rows = table.read_text().splitlines()
+    random.Random(2).shuffle(rows)
+    table.write_text("\n".join([header, *rows]) + "\n")
+    wanted = "results/control_probes/means/tints.json"
+    project.edit("config", lambda config: config["control_probes"].update(cells_per_job=1))
+    (project.folder / wanted).unlink()
+    assert project.run("--quiet", "rules", "--", wanted).returncode == 0
+    assert (project.folder / wanted).read_bytes() == made[project.folder / wanted]
 
 
 # --- partial runs -------------------------------------------------------------------------------

@@ -7,11 +7,11 @@ or time is submitted again with twice as much.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from crsbench.config import Config
-from crsbench.grid import Grid
+from crsbench.grid import Cell, Grid
 
 ASSUMED_IMAGES = 50_000
 """The size of a data set whose registry entry states none."""
@@ -73,6 +73,14 @@ def probes_needs(config: Config, dataset: str) -> Needs:
     features = count_images(config, dataset) * ASSUMED_WIDTH * 4 / 1e6
     seconds = len(config.fractions) * config.settings["probe"]["time_cap_seconds"]
     return Needs(2000 + math.ceil(6 * features), _minutes(seconds))
+
+
+def control_needs(config: Config, cells: Sequence[Cell]) -> Needs:
+    """The control probes of some cells, one after another, each seed and fraction as a probe's."""
+    fits = len(config.seeds) * len(config.control_probes["fractions"]) / len(config.fractions)
+    each = [probes_needs(config, cell.dataset) for cell in cells]
+    minutes = sum(needs.runtime for needs in each) * fits
+    return Needs(max(needs.mem_mb for needs in each), math.ceil(minutes))
 
 
 NEEDS: Mapping[str, Callable[[Config, str], Needs]] = {

@@ -17,7 +17,7 @@ from crsbench.data.readers import source_tables
 from crsbench.errors import UserError
 from crsbench.features.embeddings import embedding_files
 from crsbench.grid import Grid, Layout
-from crsbench.resources import NEEDS
+from crsbench.resources import NEEDS, control_needs
 from crsbench.sources import encoder_files, image_root
 from crsbench.threads import use_one_thread
 
@@ -123,6 +123,11 @@ def own_table(wc):
     if not os.path.isfile(name):
         raise WorkflowError(f"own_model names the file {name}, which does not exist.")
     return name
+
+
+def needs_of_control(cells, what):
+    """The same for a job of control probes, which has no wildcards."""
+    return lambda wc, attempt: getattr(control_needs(CONFIG, cells).at(attempt), what)
 
 
 def table(name):

@@ -22,6 +22,8 @@ if CONTROL is not None:
                 "../../envs/gpu.yaml"
             resources:
                 gpu=int(CONTROL["device"] == "cuda"),
+                mem_mb=needs_of_control(cells, "mem_mb"),
+                runtime=needs_of_control(cells, "runtime"),
             params:
                 cells=[(cell.encoder, cell.dataset) for cell in cells],
                 apart={cell.dataset: CONFIG.dataset(cell.dataset).apart for cell in cells},
