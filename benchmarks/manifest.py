@@ -103,7 +103,7 @@ def main() -> None:
 
         start = time.perf_counter()
         frame = manifest_frame(entry, images_frame, scan)
-        write_table(manifest, frame, manifest_metadata(entry, found.left_out))
+        write_table(manifest, frame, manifest_metadata(entry, found))
         seconds["manifest"] = time.perf_counter() - start
         write_table(images, scan)
 

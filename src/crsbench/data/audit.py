@@ -53,6 +53,7 @@ def write_audit(
             "labels": _labels(manifest),
             "groups": _groups(manifest, splits),
             "duplicates": _duplicates(entry, frame, scan, splits),
+            **({"demographics": metadata["demographics"]} if "demographics" in metadata else {}),
             "missing_metadata": _missing_metadata(manifest.subgroups),
             "splits": {str(seed): _split(manifest, split) for seed, split in splits.items()},
             "shift_targets": {

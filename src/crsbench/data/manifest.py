@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from crsbench.config import DatasetEntry, Task
-from crsbench.data.readers import RESERVED, read_images
+from crsbench.data.readers import RESERVED, ImageTable, read_images
 from crsbench.data.scan import scan_images
 from crsbench.errors import UserError
 from crsbench.files import read_table, write_table
@@ -68,7 +68,7 @@ def write_manifest(
     scan.insert(0, "image_id", images["image_id"])
     frame = manifest_frame(entry, images, scan)
     write_table(images_file, scan)
-    write_table(manifest_file, frame, manifest_metadata(entry, found.left_out))
+    write_table(manifest_file, frame, manifest_metadata(entry, found))
 
 
 def manifest_frame(entry: DatasetEntry, images: pd.DataFrame, scan: pd.DataFrame) -> pd.DataFrame:
@@ -98,14 +98,15 @@ def conflicting(frame: pd.DataFrame) -> np.ndarray:
     return (versions > 1).to_numpy()
 
 
-def manifest_metadata(entry: DatasetEntry, left_out: Mapping[str, int]) -> dict[str, Any]:
-    """What stands in a manifest's schema: task, classes, and the rows that are no image of it."""
+def manifest_metadata(entry: DatasetEntry, found: ImageTable) -> dict[str, Any]:
+    """What stands in a manifest's schema: task, classes, and what the reader counted."""
     return {
         "dataset": entry.name,
         "task": entry.task,
         "classes": list(entry.classes),
         "group_namespace": _group_namespace(entry),
-        "left_out": dict(left_out),
+        "left_out": dict(found.left_out),
+        **({"demographics": dict(found.demographics)} if found.demographics else {}),
     }
 
 

@@ -78,6 +78,7 @@ def read_images(entry: DatasetEntry, root: Path) -> ImageTable:
 
 def source_tables(entry: DatasetEntry, root: Path) -> list[Path]:
     """The tables below the root that exist and that the reader would read."""
-    names = READERS[entry.spec["reader"]].tables(entry)
+    names = [*READERS[entry.spec["reader"]].tables(entry)]
+    names += [entry.spec["demographics"]] if "demographics" in entry.spec else []
     files = [root / (name + suffix) for name in names for suffix in ("", ".gz")]
     return [file for file in files if file.is_file()]

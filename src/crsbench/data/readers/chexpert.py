@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from crsbench.config import DatasetEntry
+from crsbench.data.readers.demographics import Form, read_demographics
 from crsbench.data.readers.findings import read_findings
 from crsbench.data.readers.tables import (
     ImageTable,
@@ -32,6 +33,7 @@ TABLES = tuple(
 )
 COLUMNS = ("Path", "Sex", "Age", "Frontal/Lateral", "AP/PA")
 SEX = {"Female": "female", "Male": "male", "Unknown": ""}
+DEMOGRAPHICS = Form("PATIENT", ("PRIMARY_RACE",), "ETHNICITY", "GENDER")
 PATH = (
     r"^CheXpert-v1\.0[^/]*/(?P<part>train|valid)/(?P<patient>patient\d{5})/"
     r"(?P<study>study\d+)/(?P<view>view\d+_(?:frontal|lateral))\.jpg$"
@@ -46,7 +48,9 @@ def read_chexpert(entry: DatasetEntry, root: Path) -> ImageTable:
     first batch and a train image in the batch of its patient's number (that layout is known from
     public code, not from the publisher's page). The `Path` column starts with the release's name,
     whatever the folder on disk is called. An image's id is its path within the release, so that
-    both sizes share the ids. Uncertain and blank labels: see `read_findings`.
+    both sizes share the ids. Uncertain and blank labels: see `read_findings`. The entry's
+    `demographics` may name the release's `CHEXPERT DEMO.xlsx` (its form is known from public code):
+    see `read_demographics`.
     """
     files = [find_table(root, f"{p}.csv", f"{VALID_BATCH}/{p}.csv") for p in ("train", "valid")]
     columns = [*COLUMNS, *entry.classes]
@@ -55,6 +59,8 @@ def read_chexpert(entry: DatasetEntry, root: Path) -> ImageTable:
     is_frontal = recoded(table["Frontal/Lateral"], {"Frontal": "yes", "Lateral": ""}, file) == "yes"
     frontal = table[is_frontal]
     names = _split_paths(frontal["Path"], file)
+    sex = recoded(frontal["Sex"], SEX, file)
+    more = read_demographics(entry, root, DEMOGRAPHICS, names["patient"], sex)
     return build_image_table(
         entry,
         file,
@@ -64,12 +70,14 @@ def read_chexpert(entry: DatasetEntry, root: Path) -> ImageTable:
         truth=read_findings(entry, frontal, file),
         subgroups={
             "publisher_split": names["part"],
-            "sex": recoded(frontal["Sex"], SEX, file),
+            "sex": sex,
             "age": frontal["Age"],
             "age_band": age_bands(frontal["Age"], file),
             "view": frontal["AP/PA"],
+            **more.columns,
         },
         left_out={"lateral view": len(table) - len(frontal)},
+        demographics=more.report,
     )
 
 

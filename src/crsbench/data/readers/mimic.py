@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from crsbench.config import DatasetEntry
+from crsbench.data.readers.demographics import Form, read_demographics
 from crsbench.data.readers.findings import read_findings
 from crsbench.data.readers.tables import (
     ImageTable,
@@ -20,6 +21,7 @@ from crsbench.data.readers.tables import (
 from crsbench.files import sha256_number
 
 TABLES = tuple(f"mimic-cxr-2.0.0-{part}.csv" for part in ("metadata", "chexpert", "split"))
+DEMOGRAPHICS = Form("subject_id", ("race", "ethnicity"))
 FRONTAL = ("AP", "PA")
 VIEW_CODES = {"antero-posterior": "AP", "postero-anterior": "PA"}
 
@@ -34,7 +36,8 @@ def read_mimic(entry: DatasetEntry, root: Path) -> ImageTable:
     either the image is left out and counted. An image whose study has no row of labels is left out
     and counted; a study with blanks only has no finding at all. The entry's `patient_share` (1 by
     default) chooses patients by the SHA-256 of their number. Uncertain and blank labels: see
-    `read_findings`.
+    `read_findings`. The entry's `demographics` may name MIMIC-IV's table of admissions (`race`, up
+    to release 1.0 `ethnicity`): see `read_demographics`.
     """
     (file, table), (label_file, labels), (split_file, splits) = (
         (found, read_text_table(found)) for found in (find_table(root, name) for name in TABLES)
@@ -58,6 +61,7 @@ def read_mimic(entry: DatasetEntry, root: Path) -> ImageTable:
     split_of = pd.Series(
         column(splits, "split", split_file).to_numpy(), column(splits, "dicom_id", split_file)
     )
+    more = read_demographics(entry, root, DEMOGRAPHICS, subjects)
     return build_image_table(
         entry,
         file,
@@ -68,8 +72,10 @@ def read_mimic(entry: DatasetEntry, root: Path) -> ImageTable:
         subgroups={
             "publisher_split": ids.map(split_of).fillna(""),
             "view": view[kept].reset_index(drop=True),
+            **more.columns,
         },
         left_out=left_out,
+        demographics=more.report,
     )
 
 

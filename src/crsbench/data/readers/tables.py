@@ -32,11 +32,13 @@ class ImageTable:
     frame: a row an image with image_id, path (relative to the data set's root), group (str), labels
     (K int8 in the order of the entry's classes), publisher_split and further subgroup columns (str,
     empty where the publisher says nothing). left_out: how many rows of the publisher's tables are
-    no image of the benchmark, by reason.
+    no image of the benchmark, by reason. demographics: how the patients and a file of theirs went
+    together, empty without one.
     """
 
     frame: pd.DataFrame
     left_out: Mapping[str, int] = field(default_factory=dict)
+    demographics: Mapping[str, Any] = field(default_factory=dict)
 
 
 def build_image_table(
@@ -49,6 +51,7 @@ def build_image_table(
     truth: np.ndarray,
     subgroups: Mapping[str, pd.Series | str],
     left_out: Mapping[str, int] | None = None,
+    demographics: Mapping[str, Any] | None = None,
 ) -> ImageTable:
     """Join what a publisher's reader found; an entry's `where` selects on the subgroup columns.
 
@@ -60,9 +63,8 @@ def build_image_table(
         frame[name] = values
     selected = select_rows(frame, entry, file)
     counts = {**(left_out or {}), "not selected by `where`": len(frame) - len(selected)}
-    return ImageTable(
-        selected.reset_index(drop=True), {reason: n for reason, n in counts.items() if n}
-    )
+    counts = {reason: n for reason, n in counts.items() if n}
+    return ImageTable(selected.reset_index(drop=True), counts, demographics or {})
 
 
 def image_frame(
