@@ -154,9 +154,11 @@ def ece_interval(
 ) -> Interval:
     """ECE with a bootstrap interval; whole groups are drawn.
 
-    A resample's ECE lies above that of the sample by about as much as the sample's lies above the
-    truth, for chance adds to every bin. So the interval is the reflected ("basic") one, 2 e − q,
-    with q the quantiles of the resamples, cut off at 0 and 1.
+    Chance adds to every bin's gap, so that an ECE lies above the truth, and a resample's above it
+    again. So the resampled gaps are centred not on the gaps g seen, but on what is left of them
+    without chance, √(g² − s²) with s the standard error (0 if s is larger). What the ECE of those
+    resamples deviates from the ECE of their centre is taken off the ECE seen; the interval is cut
+    off at 0 and 1.
 
     Args:
         truth: (n, K) of 0, 1, −1. probabilities: (n, K). groups: (n,).
@@ -168,25 +170,29 @@ def ece_interval(
     known = correct != UNKNOWN
     labels = np.flatnonzero(known.any(axis=0))
     # A bin's share of the error is |Σ w (y − p)| / Σ w, with w how often a case is drawn.
-    gaps = []
+    shares = []
     for k in labels:
         bins = equal_width_bin(confidence[:, k])
         gap = np.where(known[:, k], correct[:, k] - confidence[:, k], 0.0)
-        gaps.append((bins[:, None] == np.unique(bins)) * gap[:, None])
+        shares.append((bins[:, None] == np.unique(bins)) * gap[:, None])
 
-    def errors(weights: np.ndarray) -> np.ndarray:
+    def gaps(weights: np.ndarray) -> np.ndarray:
+        """(r, bins of all labels) in r resamples; NaN without known cases of a label."""
         weights = weights.astype(np.float64)
-        with np.errstate(invalid="ignore"):  # a label without known cases in the resample: NaN
+        with np.errstate(invalid="ignore"):
             by_label = [
-                np.abs(weights @ gap).sum(axis=1) / (weights @ known[:, k])
-                for k, gap in zip(labels, gaps, strict=True)
+                weights @ share / (weights @ known[:, k])[:, None]
+                for k, share in zip(labels, shares, strict=True)
             ]
-        return np.mean(by_label, axis=0)[:, None]
+        return np.concatenate(by_label, axis=1)
 
-    ece = float(errors(np.ones((1, len(truth))))[0, 0])
-    drawn = group_bootstrap(groups, errors, "ece", REPLICATES).values[:, 0]
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(ece, float(max(0.0, 2 * ece - high)), float(min(1.0, 2 * ece - low)))
+    seen = gaps(np.ones((1, len(truth))))[0]
+    drawn = group_bootstrap(groups, gaps, "ece", REPLICATES).values
+    left = np.sign(seen) * np.sqrt(np.maximum(seen**2 - drawn.var(axis=0), 0.0))
+    errors = np.abs(drawn - seen + left).sum(axis=1) / len(labels)
+    low, high = np.quantile(errors, [(1 - level) / 2, (1 + level) / 2])
+    ece, centre = (float(np.abs(values).sum() / len(labels)) for values in (seen, left))
+    return Interval(ece, max(0.0, ece + centre - float(high)), min(1.0, ece + centre - float(low)))
 
 
 def read_own_table(path: Path | str) -> OwnPredictions:
