@@ -2,9 +2,9 @@
 
     python benchmarks/recalibration.py [--quick]
 
-Synthetic cells of the published sizes (ISIC 2019: 8 classes, 2,533 calibration and 5,066 test images;
-APTOS 2019: 5 classes, 366 and 732) go through the job of the workflow, with 16 conditions and the
-configured numbers of cases. From the CPU time of one cell follows that of 43 cells of that size on
+Synthetic cells of the published sizes (ISIC 2019: 8 classes, about 2,530 calibration and 5,070 test
+images; APTOS 2019: 5 classes, 366 and 732) go through the job of the workflow, with 16 conditions
+and the configured numbers of cases. From the CPU time of one cell follows that of 43 such cells on
 two cores. With known truth are counted: how often the 95 % interval of an ECE holds the
 population's, how far the level of perfect calibration is from simulation, and what ECE the chosen
 method leaves beside the best and the worst of the four. The last line is one JSON object.

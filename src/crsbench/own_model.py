@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from scipy.optimize import brentq
 
 from crsbench.drawing import COLOURS, house_style, svg_text
 from crsbench.errors import UserError
@@ -154,11 +155,11 @@ def ece_interval(
 ) -> Interval:
     """ECE with a bootstrap interval; whole groups are drawn.
 
-    Chance adds to every bin's gap, so that an ECE lies above the truth, and a resample's above it
-    again. So the resampled gaps are centred not on the gaps g seen, but on what is left of them
-    without chance, √(g² − s²) with s the standard error (0 if s is larger). What the ECE of those
-    resamples deviates from the ECE of their centre is taken off the ECE seen; the interval is cut
-    off at 0 and 1.
+    Chance adds to every bin's gap, so an ECE lies above the truth, and a resample's above it again:
+    a percentile interval would leave a calibrated model out. Here the interval holds the true ECEs
+    under which the one seen would not be in either tail. The true gaps are taken in proportion to
+    √(g² + s²), with g the gap seen in a bin and s its standard error; chance about them is that of
+    the resamples about what was seen.
 
     Args:
         truth: (n, K) of 0, 1, −1. probabilities: (n, K). groups: (n,).
@@ -188,11 +189,21 @@ def ece_interval(
 
     seen = gaps(np.ones((1, len(truth))))[0]
     drawn = group_bootstrap(groups, gaps, "ece", REPLICATES).values
-    left = np.sign(seen) * np.sqrt(np.maximum(seen**2 - drawn.var(axis=0), 0.0))
-    errors = np.abs(drawn - seen + left).sum(axis=1) / len(labels)
-    low, high = np.quantile(errors, [(1 - level) / 2, (1 + level) / 2])
-    ece, centre = (float(np.abs(values).sum() / len(labels)) for values in (seen, left))
-    return Interval(ece, max(0.0, ece + centre - float(high)), min(1.0, ece + centre - float(low)))
+    noise = drawn - seen
+    pattern = np.where(seen < 0, -1.0, 1.0) * np.sqrt(seen**2 + noise.var(axis=0))
+    ece, whole = (float(np.abs(values).sum() / len(labels)) for values in (seen, pattern))
+
+    def true_ece(quantile: float) -> float:
+        """The true ECE under which the one seen is this quantile; 0 if chance alone gives more."""
+
+        def excess(factor: float) -> float:
+            errors = np.abs(noise + factor * pattern).sum(axis=1) / len(labels)
+            return float(np.quantile(errors, quantile)) - ece
+
+        return 0.0 if excess(0.0) >= 0 else whole * float(brentq(excess, 0.0, 10.0))
+
+    tail = (1 - level) / 2
+    return Interval(ece, true_ece(1 - tail), min(1.0, true_ece(tail)))
 
 
 def read_own_table(path: Path | str) -> OwnPredictions:
