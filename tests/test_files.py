@@ -18,20 +18,16 @@ from crsbench.features.store import FeatureWriter, read_features
 from crsbench.files import read_json, read_table, whole_or_absent, write_json, write_table
 
 
-def test_of_two_writers_the_newest_wins_and_they_never_mix(tmp_path: Path) -> None:
+def test_two_writers_of_one_file_never_mix(tmp_path: Path) -> None:
     """A worker that survives the kill of the main process meets the one that replaces it."""
     file = tmp_path / "a.txt"
-
-    def orphan() -> None:
-        with whole_or_absent(file) as part, part.open("w") as handle:
-            handle.write("orphan, first half")
-            with whole_or_absent(file) as newest:
-                newest.write_text("whole")
-                handle.write("orphan, second half")
-
-    with pytest.raises(FileNotFoundError):
-        orphan()
-    assert file.read_text() == "whole"
+    with whole_or_absent(file) as part, part.open("w") as orphan:
+        orphan.write("orphan, first half; ")
+        with whole_or_absent(file) as newer:
+            newer.write_text("the successor")
+            orphan.write("second half")
+        assert file.read_text() == "the successor"
+    assert file.read_text() == "orphan, first half; second half"
     assert os.listdir(tmp_path) == ["a.txt"]
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pandas as pd
 import pyarrow as pa
@@ -29,20 +30,21 @@ UNWRITABLE = (
 def whole_or_absent(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success sync it and rename it to `path`.
 
-    The newest writer of a path wins: it deletes what others, killed or still at work, have under
-    temporary names of theirs, so that two writers never mix and nothing is left behind. One that is
-    still at work fails when it wants to rename. Raises UserError when the disk is full or the
-    folder can't be written to.
+    Every writer has a temporary name of its own, so that two of one file (a worker that outlived
+    its killed main process, and its successor) never mix; it holds a lock on it, so that what a
+    killed writer left is told from work in progress, and deleted by the next. Raises UserError when
+    the disk is full or the folder can't be written to.
     """
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _delete_abandoned(path)
         part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-        _delete_parts_of(path)
         try:
-            yield part
-            with part.open("rb+") as handle:
-                os.fsync(handle.fileno())
+            with part.open("wb") as claim:
+                _lock(claim)
+                yield part
+                os.fsync(claim.fileno())
             part.replace(path)
         except BaseException:
             part.unlink(missing_ok=True)
@@ -55,12 +57,28 @@ def whole_or_absent(path: Path | str) -> Iterator[Path]:
         ) from error
 
 
-def _delete_parts_of(path: Path) -> None:
+def _delete_abandoned(path: Path) -> None:
+    """Delete what killed writers of `path` left: temporary files that nobody holds a lock on."""
     start = f".{path.name}."
     with os.scandir(path.parent) as entries:
-        left = [e.path for e in entries if e.name.startswith(start) and e.name.endswith(".part")]
-    for part in left:
-        Path(part).unlink(missing_ok=True)
+        parts = [e.path for e in entries if e.name.startswith(start) and e.name.endswith(".part")]
+    for part in parts:
+        with suppress(FileNotFoundError), open(part, "rb") as left:
+            if _lock(left):
+                Path(part).unlink()
+
+
+def _lock(file: IO[bytes]) -> bool:
+    """Whether this process could get the lock, for as long as the file is open here.
+
+    It could not where another holds it, nor on a file system without locks: there what killed
+    writers left stays.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _beside(failed: str | bytes | None, path: Path) -> bool:

@@ -1,0 +1,125 @@
+"""Kill the workflow at random moments, start it again, and compare what it made in the end.
+
+`trial` is one life: a working folder in which the workflow is killed a few times before it may run
+to its end. Moments and victims come from a seed; what they hit depends on the machine's speed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from small_panel import SmallPanel, make
+
+VICTIMS = ("all", "main", "worker")
+"""Everything at once, as when a machine goes down; the main process alone, whose workers go on; one
+worker, as when memory runs out."""
+
+SECONDS_TO_START = 1.5
+"""Before this nothing has begun, and there is nothing to kill."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """seed: of the moments and victims; kills: (victim, seconds, files whole by then) of each.
+
+    differing: the files that differ from those of the undisturbed run, or that only one of both
+    has; empty when the trial was passed.
+    """
+
+    seed: int
+    kills: Sequence[tuple[str, float, int]]
+    differing: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """What the workflow makes when nothing happens to it, and in how many seconds."""
+
+    made: dict[str, bytes]
+    seconds: float
+
+
+def undisturbed(folder: Path, *targets: str) -> Undisturbed:
+    panel = make(folder)
+    begun = time.monotonic()
+    panel.finish("--quiet", "rules", *targets)
+    return Undisturbed(panel.made(), time.monotonic() - begun)
+
+
+def trial(folder: Path, seed: int, kills: int, wanted: Undisturbed, *targets: str) -> Trial:
+    """Kill the workflow so many times on its way, let it end, compare, and delete the folder."""
+    chance = random.Random(seed)
+    panel = make(folder)
+    moments = sorted(chance.uniform(0, wanted.seconds) for _ in range(kills))
+    happened = []
+    before = 0.0
+    for moment in moments:
+        seconds = SECONDS_TO_START + moment - before
+        hit = _killed(panel, chance, seconds, *targets)
+        if hit is not None:
+            happened.append((hit, round(seconds, 2), len(panel.made())))
+        before = moment
+    panel.finish("--quiet", "rules", *targets)
+    _wait_for_orphans(folder)
+    made = panel.made()
+    names = sorted(made.keys() | wanted.made.keys())
+    differing = [name for name in names if made.get(name) != wanted.made.get(name)]
+    if not differing:
+        shutil.rmtree(folder)
+    return Trial(seed, happened, differing)
+
+
+def _killed(panel: SmallPanel, chance: random.Random, seconds: float, *targets: str) -> str | None:
+    """Start the workflow, kill a victim after so many seconds; None if it had ended by itself."""
+    victim = chance.choice(VICTIMS)
+    process = panel.start("--quiet", "rules", *targets)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            return None
+        time.sleep(0.02)
+    workers = _descendants(process.pid)
+    if victim == "worker" and workers:
+        os.kill(chance.choice(workers), signal.SIGKILL)
+        process.wait(300)  # the main process sees it and ends by itself, with an error
+    elif victim == "main":
+        os.kill(process.pid, signal.SIGKILL)
+    else:
+        victim = "all"
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(300)
+    if victim != "worker":
+        panel.finish("--unlock")
+    return victim
+
+
+def _descendants(pid: int) -> list[int]:
+    try:
+        return sorted(child.pid for child in psutil.Process(pid).children(recursive=True))
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _wait_for_orphans(folder: Path) -> None:
+    """Workers that outlived their main process work in the same folder and end by themselves."""
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        if not any(_works_in(process, folder) for process in psutil.process_iter()):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"a worker of {folder} did not end")
+
+
+def _works_in(process: psutil.Process, folder: Path) -> bool:
+    try:
+        return process.pid != os.getpid() and Path(process.cwd()) == folder
+    except (psutil.Error, OSError):
+        return False
