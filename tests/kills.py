@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from small_panel import SmallPanel, make
+from small_panel import DATASET, ENCODERS, SmallPanel, make
 
 VICTIMS = ("all", "main", "worker")
 """Everything at once, as when a machine goes down; the main process alone, whose workers go on; one
@@ -26,16 +26,34 @@ SECONDS_TO_START = 1.5
 """Before this nothing has begun, and there is nothing to kill."""
 
 
+QUICK = [
+    f"results/runs/{ENCODERS[1]}/{DATASET}/seed{seed}/{condition}/frac{percent}.json"
+    for seed in (0, 1)
+    for condition in ("clean", "jpeg-1")
+    for percent in ("010", "100")
+]
+"""Targets of a quick trial: some runs of one encoder."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """files: how many results were whole by then."""
+
+    victim: str
+    seconds: float
+    files: int
+
+
 @dataclass(frozen=True)
 class Trial:
-    """seed: of the moments and victims; kills: (victim, seconds, files whole by then) of each.
+    """One life; seed: of its moments and victims.
 
     differing: the files that differ from those of the undisturbed run, or that only one of both
     has; empty when the trial was passed.
     """
 
     seed: int
-    kills: Sequence[tuple[str, float, int]]
+    kills: Sequence[Kill]
     differing: Sequence[str]
 
 
@@ -50,24 +68,27 @@ class Undisturbed:
 def undisturbed(folder: Path, *targets: str) -> Undisturbed:
     panel = make(folder)
     begun = time.monotonic()
-    panel.finish("--quiet", "rules", *targets)
+    panel.finish("--quiet", "rules", "--", *targets)
     return Undisturbed(panel.made(), time.monotonic() - begun)
 
 
 def trial(folder: Path, seed: int, kills: int, wanted: Undisturbed, *targets: str) -> Trial:
-    """Kill the workflow so many times on its way, let it end, compare, and delete the folder."""
+    """Kill the workflow so many times on its way, let it end, and compare.
+
+    The moments are spread over the time that the undisturbed run took. The folder is deleted,
+    unless something differs.
+    """
     chance = random.Random(seed)
     panel = make(folder)
     moments = sorted(chance.uniform(0, wanted.seconds) for _ in range(kills))
-    happened = []
-    before = 0.0
+    happened, before = [], 0.0
     for moment in moments:
         seconds = SECONDS_TO_START + moment - before
-        hit = _killed(panel, chance, seconds, *targets)
-        if hit is not None:
-            happened.append((hit, round(seconds, 2), len(panel.made())))
+        victim = _killed(panel, chance, seconds, *targets)
+        if victim is not None:
+            happened.append(Kill(victim, round(seconds, 2), len(panel.made())))
         before = moment
-    panel.finish("--quiet", "rules", *targets)
+    panel.finish("--quiet", "rules", "--", *targets)
     _wait_for_orphans(folder)
     made = panel.made()
     names = sorted(made.keys() | wanted.made.keys())
@@ -80,7 +101,7 @@ def trial(folder: Path, seed: int, kills: int, wanted: Undisturbed, *targets: st
 def _killed(panel: SmallPanel, chance: random.Random, seconds: float, *targets: str) -> str | None:
     """Start the workflow, kill a victim after so many seconds; None if it had ended by itself."""
     victim = chance.choice(VICTIMS)
-    process = panel.start("--quiet", "rules", *targets)
+    process = panel.start("--quiet", "rules", "--", *targets)
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if process.poll() is not None:

@@ -79,9 +79,14 @@ class SmallPanel:
         file.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), "utf-8")
 
     def made(self) -> dict[str, bytes]:
-        """The bytes of every result, but for logs and the image scan's cache (keyed by times)."""
+        """The bytes of every result, but for logs and the image scan's cache (keyed by times).
+
+        The report shows the config, so also where the registries lie: that is masked.
+        """
         return {
-            str(path.relative_to(self.results)): path.read_bytes()
+            str(path.relative_to(self.results)): path.read_bytes().replace(
+                os.fsencode(self.folder), b"FOLDER"
+            )
             for path in sorted(self.results.rglob("*"))
             if path.is_file()
             and path.relative_to(self.results).parts[0] != "logs"

@@ -95,7 +95,7 @@ def test_what_is_no_grey_image_is_told(tmp_path: Path) -> None:
     frames = write_dicom(
         tmp_path / "c.dcm", np.concatenate([RAMP, RAMP]), Rows=24, NumberOfFrames=2
     )
-    with pytest.raises(UserError, match=r"c.dcm cannot be decoded: .*shape \(2, 24, 32\)"):
+    with pytest.raises(UserError, match=r"c\.dcm cannot be decoded: it has 2 frames"):
         decode(frames, 10**6)
 
 

@@ -68,7 +68,7 @@ def test_a_cluster_gives_the_bytes_of_a_local_run_also_after_a_cancelled_job(
 ) -> None:
     local = small(tmp_path / "local")
     local.finish("--", *TARGETS)
-    panel = small(tmp_path / "on a cluster", **cluster)
+    panel = small(tmp_path / "on a $(touch pwned) `touch pwned` cluster", **cluster)
     process = panel.start(
         *("--profile", str(HOME / "profiles/slurm"), "--jobs", "8", *FAST),
         *("--set-resources", "features:gpu=1", "features:slurm_partition=gpu"),
@@ -88,6 +88,7 @@ def test_a_cluster_gives_the_bytes_of_a_local_run_also_after_a_cancelled_job(
     subprocess.run(["scancel", cancelled], env=cluster, check=True)
     assert process.wait(400) == 0, (panel.folder / "snakemake.out").read_text("utf-8")
     assert panel.made() == local.made()
+    assert not list(tmp_path.rglob("pwned"))  # no path was read by a shell
 
     jobs = jobs_of(cluster)
     rules = [re.match("rule_([a-z_]+?)(_wildcards|$)", job["Comment"])[1] for job in jobs]

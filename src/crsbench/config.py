@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -402,13 +402,41 @@ def _check_embeddings(encoder: EncoderEntry, file: Path) -> None:
 def read_closed(file: Path, home: Path, schema: str) -> Mapping[str, Any]:
     """Read a YAML file that one of our schemas closes; UserError names the file and the key."""
     try:
-        entries = yaml.safe_load(file.read_text(encoding="utf-8"))
+        entries = yaml.load(file.read_text(encoding="utf-8"), Loader=_LoaderOfUniqueKeys)
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror}.") from error
     except yaml.YAMLError as error:
         raise UserError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from error
     _validate({} if entries is None else entries, home, schema, str(file))
+    _check_names(entries or {}, file)
     return entries
+
+
+class _LoaderOfUniqueKeys(yaml.SafeLoader):
+    """PyYAML's safe loader keeps the last of equal keys; here they are an error."""
+
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key '{key.value}' stands there twice", problem_mark=key.start_mark
+                )
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+        return node
+
+
+def _check_names(names: Iterable[str], file: Path) -> None:
+    """A name is a folder of the results: two that differ in case alone are one on some disks."""
+    first: dict[str, str] = {}
+    for name in names:
+        other = first.setdefault(name.lower(), name)
+        if other != name:
+            raise UserError(
+                f"{file}: the names '{other}' and '{name}' differ only in upper and lower case; "
+                "rename one."
+            )
 
 
 @cache
@@ -426,6 +454,12 @@ def _validate(instance: Any, home: Path, schema: str, source: str) -> None:
 def _explain(error: ValidationError) -> str:
     """One sentence for one schema violation: where, the value found, what is allowed."""
     place = ".".join(str(part) for part in error.path) or "the top level"
+    if "propertyNames" in error.absolute_schema_path:
+        return (
+            f"the name {json.dumps(error.instance, ensure_ascii=False, default=str)} is not "
+            "allowed; a name is text of letters (a-z), digits, '_', '.' and '-', begins with a "
+            "letter or digit and has at most 100 characters."
+        )
     if error.validator == "additionalProperties":
         known = error.schema["properties"]
         unknown = sorted(set(error.instance) - set(known), key=str)

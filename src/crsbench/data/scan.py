@@ -23,6 +23,9 @@ from crsbench.errors import UserError
 from crsbench.images.canonical import MissingExtraError, decode
 from crsbench.progress import progress
 
+MAX_BYTES_PER_PIXEL = 16
+"""What a file may have for each pixel of `image.max_pixels`, and a megabyte, to be read at all."""
+
 
 @dataclass(frozen=True)
 class ScannedImage:
@@ -89,6 +92,9 @@ def scan_image(root: Path, path: str, *, max_pixels: int) -> ScannedImage:
     Raises MissingExtraError, which says nothing of the file.
     """
     try:
+        size = (root / path).stat().st_size
+        if size > 10**6 + MAX_BYTES_PER_PIXEL * max_pixels:
+            return ScannedImage(path, f"the file has {size} bytes, too many for image.max_pixels")
         content = (root / path).read_bytes()
     except OSError as error:
         return ScannedImage(path, f"the file cannot be read: {error.strerror}")

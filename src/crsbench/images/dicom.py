@@ -29,9 +29,13 @@ def decode_dicom(file: Path, max_pixels: int) -> tuple[Image.Image, str]:
             "'crsbench[dicom]'."
         ) from error
     try:
+        _refuse_deflated(file)
         dataset = pydicom.dcmread(file)
         check_size(file, dataset.Columns, dataset.Rows, max_pixels)
         _check_decoder(file, dataset.file_meta.TransferSyntaxUID)
+        frames = int(dataset.get("NumberOfFrames") or 1)
+        if frames != 1:  # before they are decoded, all of them
+            raise ValueError(f"it has {frames} frames; allowed is one image")
         kind, pixels = str(dataset.PhotometricInterpretation), dataset.pixel_array
         if pixels.ndim != 2 or kind not in ("MONOCHROME1", "MONOCHROME2"):
             raise ValueError(
@@ -45,6 +49,15 @@ def decode_dicom(file: Path, max_pixels: int) -> tuple[Image.Image, str]:
         raise UserError(f"The image {file} cannot be decoded: {reason}.") from error
     grey = _eight_bit(-values if kind == "MONOCHROME1" else values)
     return Image.fromarray(grey), kind
+
+
+def _refuse_deflated(file: Path) -> None:
+    """A deflated data set would be unpacked whole, whatever its size, before any of it is seen."""
+    from pydicom.filereader import read_file_meta_info
+    from pydicom.uid import DeflatedExplicitVRLittleEndian
+
+    if read_file_meta_info(file).get("TransferSyntaxUID") == DeflatedExplicitVRLittleEndian:
+        raise ValueError("it is deflated as a whole, which is not read")
 
 
 def _check_decoder(file: Path, syntax: object) -> None:

@@ -22,7 +22,7 @@ from crsbench.data.readers import (
 )
 from crsbench.data.readers.phantom import read_phantom
 from crsbench.data.readers.table import read_table_dataset
-from crsbench.data.readers.tables import RESERVED, UNKNOWN_GROUP, ImageTable
+from crsbench.data.readers.tables import RESERVED, UNKNOWN_GROUP, ImageTable, check_links
 
 __all__ = [
     "READERS",
@@ -71,9 +71,12 @@ READERS: Mapping[str, Reader] = {
 def read_images(entry: DatasetEntry, root: Path) -> ImageTable:
     """Read a data set below its root folder by the reader that its registry entry names.
 
-    Raises UserError on anything that is absent, ambiguous or of another form than the publisher's.
+    Raises UserError on anything that is absent, ambiguous or of another form than the publisher's,
+    and on images outside the root.
     """
-    return READERS[entry.spec["reader"]].read(entry, root)
+    table = READERS[entry.spec["reader"]].read(entry, root)
+    check_links(entry, root, table.frame["path"])
+    return table
 
 
 def source_tables(entry: DatasetEntry, root: Path) -> list[Path]:

@@ -36,6 +36,7 @@ def read_table_dataset(entry: DatasetEntry, root: Path) -> ImageTable:
     ids, paths = column(table, columns["id"], file), column(table, columns["path"], file)
     folder = PurePosixPath(spec["table"]).parent
     frame = image_frame(
+        entry,
         file,
         ids,
         paths.map(lambda path: str(folder / path) if path else path),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +20,9 @@ from crsbench.errors import UserError
 
 RESERVED = ("image_id", "path", "group", "labels", "content_sha256", "dropped")
 """Manifest columns that are no subgroup."""
+
+MAX_TABLE_BYTES = 2_000_000_000
+"""How large a gzipped table may be when it is unpacked; the largest publisher's has 0.1 GB."""
 
 UNKNOWN_GROUP = "image:"
 """How the group of an image begins whose patient or lesion is unknown; it goes on with its id."""
@@ -58,7 +64,7 @@ def build_image_table(
     Raises UserError as `image_frame` does, on a `where` column that isn't there, and when no row is
     left.
     """
-    frame = image_frame(file, ids, paths, groups, truth)
+    frame = image_frame(entry, file, ids, paths, groups, truth)
     for name, values in subgroups.items():
         frame[name] = values
     selected = select_rows(frame, entry, file)
@@ -68,15 +74,21 @@ def build_image_table(
 
 
 def image_frame(
-    file: Path, ids: pd.Series, paths: pd.Series, groups: pd.Series | None, truth: np.ndarray
+    entry: DatasetEntry,
+    file: Path,
+    ids: pd.Series,
+    paths: pd.Series,
+    groups: pd.Series | None,
+    truth: np.ndarray,
 ) -> pd.DataFrame:
     """The columns image_id, path, group and labels of (n,) columns and an (n, K) truth.
 
     groups: names, empty where unknown: such an image is a group of its own. Raises UserError,
-    naming `file`, on ids that are absent or not unique and on paths that leave the root.
+    naming `file`, on ids that are absent or not unique and on paths that leave the root, unless
+    the entry allows that.
     """
     _check_ids(ids, file)
-    _check_paths(paths, file)
+    _check_paths(paths, file, may_leave(entry))
     frame = pd.DataFrame({"image_id": ids, "path": paths})
     frame["group"] = UNKNOWN_GROUP + ids
     if groups is not None:
@@ -119,10 +131,21 @@ def read_text_table(file: Path) -> pd.DataFrame:
     try:
         if file.suffix == ".parquet":
             return pd.read_parquet(file).map(text)
-        return pd.read_csv(file, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+        return pd.read_csv(_unpacked(file), dtype=str, keep_default_na=False, encoding="utf-8-sig")
     except (OSError, ValueError, EOFError, pa.ArrowInvalid) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{file} cannot be read as a table: {reason}.") from error
+
+
+def _unpacked(file: Path) -> Path | io.BytesIO:
+    """The file, or its content if it is gzipped; ValueError when that is no table of this world."""
+    if file.suffix != ".gz":
+        return file
+    with gzip.open(file) as packed:
+        content = packed.read(MAX_TABLE_BYTES + 1)
+    if len(content) > MAX_TABLE_BYTES:
+        raise ValueError(f"unpacked it has more than {MAX_TABLE_BYTES / 1e9:g} GB")
+    return io.BytesIO(content)
 
 
 def text(value: Any) -> str:
@@ -167,13 +190,42 @@ def require_unique(ids: pd.Series, file: Path) -> None:
         )
 
 
-def _check_paths(paths: Iterable[str], file: Path) -> None:
+def may_leave(entry: DatasetEntry) -> bool:
+    """Whether the images of a data set may lie outside its folder."""
+    return entry.spec.get("paths_may_leave_root", False)
+
+
+def _check_paths(paths: Iterable[str], file: Path, may_leave_root: bool) -> None:
     for path in paths:
         parts = PurePosixPath(path)
-        if not path or parts.is_absolute() or ".." in parts.parts:
+        leaves = parts.is_absolute() or ".." in parts.parts
+        if not path or "\0" in path or (leaves and not may_leave_root):
             raise UserError(
                 f"{file}: image path '{path}' must be relative to the data set's folder and stay "
-                "below it."
+                "below it (or set paths_may_leave_root: true in its entry)."
+            )
+
+
+def check_links(entry: DatasetEntry, root: Path, paths: Iterable[str]) -> None:
+    """Raise UserError naming the first image that a symbolic link takes out of the root.
+
+    The root itself may be a link, and an entry may allow what leaves it.
+    """
+    if may_leave(entry):
+        return
+    real_root = os.path.realpath(root)
+    within: dict[str, bool] = {}
+    for path in paths:
+        file = os.path.join(root, path)
+        place = file if os.path.islink(file) else os.path.dirname(file)
+        if place not in within:
+            real = os.path.realpath(place)
+            within[place] = os.path.commonpath([real, real_root]) == real_root
+        if not within[place]:
+            raise UserError(
+                f"Data set '{entry.name}': the image '{path}' is linked to "
+                f"{os.path.realpath(file)}, outside {root}; set paths_may_leave_root: true in its "
+                "entry to allow that."
             )
 
 
