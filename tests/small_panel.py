@@ -95,8 +95,9 @@ class SmallPanel:
 
 
 def make(folder: Path, **environment: str) -> SmallPanel:
-    """Write the panel's config and registries to a new folder."""
+    """Write the panel's config, of the keys that must be there, and registries to a new folder."""
     folder.mkdir(parents=True)
+    schema = yaml.safe_load((HOME / "workflow/schemas/config.schema.yaml").read_text("utf-8"))
     shipped = {
         name: yaml.safe_load((HOME / f"config/{name}.yaml").read_text("utf-8"))
         for name in ("encoders", "datasets", "demo")
@@ -104,7 +105,7 @@ def make(folder: Path, **environment: str) -> SmallPanel:
     drawn = shipped["datasets"][DATASET]
     drawn["phantom"] |= {"count": 90, "size": 40}
     drawn.pop("shift", None)
-    config = shipped["demo"] | {
+    config = {key: shipped["demo"][key] for key in schema["required"]} | {
         "results": "results",
         "encoder_registry": str(folder / "encoders.yaml"),
         "dataset_registry": str(folder / "datasets.yaml"),
@@ -116,8 +117,10 @@ def make(folder: Path, **environment: str) -> SmallPanel:
         "bootstrap": {"replicates": 200, "case_replicates": 50},
     }
     config["image"]["short_side"] = 40
-    config["studies"] = config["studies"] | {"baseline_encoder": ENCODERS[0]}
-    config["studies"]["reference_invariance"] = {"trials": 2, "newcomers": 1}
+    config["studies"] = {
+        "baseline_encoder": ENCODERS[0],
+        "reference_invariance": {"trials": 2, "newcomers": 1},
+    }
     files = {
         "encoders": {name: shipped["encoders"][name] for name in ENCODERS},
         "datasets": {DATASET: drawn},

@@ -156,15 +156,23 @@ def test_a_clock_that_jumps_changes_no_byte(plain: SmallPanel, tmp_path: Path) -
     folder = tmp_path / "p"
     shutil.copytree(plain.folder, folder, copy_function=shutil.copy2)
     panel = SmallPanel(folder)
-    hour = 3600
-    for name, jump in ((f"data/{SET}/manifest.parquet", hour), ("features", hour), ("runs", -hour)):
+
+    def move(name: str, seconds: float) -> None:
         place = panel.results / name
         for file in [place, *place.rglob("*")]:
             if file.is_file():
-                os.utime(file, (time.time() + jump, time.time() + jump))
+                os.utime(file, (time.time() + seconds, time.time() + seconds))
+
+    move(f"data/{SET}/manifest.parquet", 3600)
+    move("features", 3600)
+    move("runs", -3600)
     # The jump alone makes nothing new: what is small is compared by its content.
     assert "Nothing to be done" in panel.finish("-n", "--", "runs")
     shutil.rmtree(panel.results / "probes")
     shutil.rmtree(panel.results / f"runs/{ENCODER}/{SET}/seed0/clean")
+    refused = panel.run("--quiet", "rules", "--", "runs")
+    assert refused.returncode != 0
+    assert "This could indicate a clock skew problem" in refused.stdout, refused.stdout
+    move("", 0)  # as docs/slurm.md says: touch what is from the future
     panel.finish("--quiet", "rules", "--", "runs")
     assert panel.made() == plain.made()

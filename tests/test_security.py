@@ -67,12 +67,12 @@ def test_names_that_collide_are_refused(
 def test_a_registry_may_share_values_by_yaml_anchors(
     settings: Settings, home: Path, tmp_path: Path
 ) -> None:
-    shared = "a: &a {title: A, group: general, licence: MIT}\nb: {<<: *a, title: B}\n"
-    changed = settings("demo") | {"encoders": ["b", "a"]}
-    changed["studies"] = changed["studies"] | {"baseline_encoder": "a"}
-    (tmp_path / "encoders.yaml").write_text(shared + "c: {<<: *a, title: C}\n", encoding="utf-8")
-    config = load_config(changed | {"encoder_registry": str(tmp_path / "encoders.yaml")}, home)
-    assert [entry.title for entry in config.encoders.values()] == ["B", "A"]
+    shared = f"a: &a {ENTRY}\nb: {{<<: *a, title: B}}\nc: {{<<: *a, title: C}}\n"
+    file = tmp_path / "encoders.yaml"
+    file.write_text((home / "config/encoders.yaml").read_text("utf-8") + shared, encoding="utf-8")
+    changed = settings("config") | {"encoders": ["b", "a"], "encoder_registry": str(file)}
+    config = load_config(changed, home)
+    assert [entry.title for entry in config.encoders.values()] == ["B", "T"]
 
 
 # --- image paths --------------------------------------------------------------------------------
