@@ -173,6 +173,6 @@ def test_a_clock_that_jumps_changes_no_byte(plain: SmallPanel, tmp_path: Path) -
     refused = panel.run("--quiet", "rules", "--", "runs")
     assert refused.returncode != 0
     assert "This could indicate a clock skew problem" in refused.stdout, refused.stdout
-    move("", 0)  # as docs/slurm.md says: touch what is from the future
+    move("", 0)  # as docs/faq.md says: touch what is from the future
     panel.finish("--quiet", "rules", "--", "runs")
     assert panel.made() == plain.made()
