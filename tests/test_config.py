@@ -11,6 +11,7 @@ import yaml
 
 from crsbench.config import load_config
 from crsbench.errors import UserError
+from crsbench.grid import Grid
 
 Settings = Callable[[str], dict[str, Any]]
 
@@ -281,3 +282,20 @@ def test_resamples_must_be_counted_for_the_studies_of_test_cases(
         load_config(config, home)
     config["studies"]["replicates"] = 100
     load_config(config, home)
+
+
+def test_degradations_of_a_modality_are_off_unless_the_config_names_them(
+    home: Path, settings: Settings
+) -> None:
+    config = settings("config")
+    assert len(Grid(load_config(config, home)).degraded) == 15
+    config["perturbations"] |= {"quantum_noise": [4000, 250], "vignetting": [0.3]}
+    degraded = Grid(load_config(config, home)).degraded
+    assert degraded[15:] == ["quantum_noise-1", "quantum_noise-2", "vignetting-1"]
+    config["perturbations"]["collimation"] = [1.0]
+    with pytest.raises(UserError, match=r"perturbations\.collimation"):
+        load_config(config, home)
+    del config["perturbations"]["collimation"]
+    config["perturbations"]["colimation"] = [0.9]
+    with pytest.raises(UserError, match=r"'colimation'.*did you mean 'collimation'"):
+        load_config(config, home)

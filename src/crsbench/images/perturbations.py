@@ -1,5 +1,7 @@
 """The five perturbations of the protocol (section 4, point 4), each with its severities.
 
+Those that are true to a modality are in `crsbench.images.modality`.
+
 Each takes a canonical image, grey or RGB, and gives one of the same size and mode. Randomness comes
 from a SHA-256 hash of the image id, the perturbation's name and the severity, never from order,
 worker or encoder: the same degraded image reaches every encoder. The arithmetic is in integers or
@@ -11,16 +13,14 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from statistics import NormalDist
 
 import numpy as np
 from PIL import Image
 
 from crsbench.files import sha256_number
-
-REFERENCE_SIDE = 512
-"""The short side in pixels that the published blur widths refer to."""
+from crsbench.images.draws import REFERENCE_SIDE, normal_quantiles, random_shares
+from crsbench.images.modality import MODALITY_TRUE
 
 WIDEST_BLUR = 6.0
 """A wider Gaussian, in pixels, is several after each other: variances add."""
@@ -39,7 +39,9 @@ def perturb(
     kind, severity = condition.rsplit("-", 1)
     level = levels[kind][int(severity) - 1]
     generator = np.random.Generator(np.random.SFC64(sha256_number(image_id, kind, severity)))
-    return PERTURBATIONS[kind](image, level, generator)
+    return (PERTURBATIONS[kind] if kind in PERTURBATIONS else MODALITY_TRUE[kind])(
+        image, level, generator
+    )
 
 
 def gaussian_blur(image: Image.Image, sigma: float, _: np.random.Generator) -> Image.Image:
@@ -134,8 +136,7 @@ def rician_noise(image: Image.Image, sigma: float, generator: np.random.Generato
     has one and stays grey. A normal deviate is a quantile of 16 random bits, two for each value.
     """
     signal = np.asarray(image).reshape(-1)
-    bits = generator.bit_generator.random_raw(-(-len(signal) // 2))
-    draws = bits.astype("<u8", copy=False).view("<u2")
+    draws = random_shares(generator, 2 * len(signal))
     deviates = np.float32(255 * sigma) * normal_quantiles()
     squares = deviates * deviates
     noisy = np.empty(len(signal), np.uint8)
@@ -150,16 +151,6 @@ def rician_noise(image: Image.Image, sigma: float, generator: np.random.Generato
         magnitude += np.float32(0.5)
         noisy[start : start + len(part)] = np.minimum(magnitude, np.float32(255), out=magnitude)
     return Image.fromarray(noisy.reshape(np.asarray(image).shape))
-
-
-@cache
-def normal_quantiles() -> np.ndarray:
-    """(65536,) float32: the standard normal's quantiles at the middles of as many equal shares.
-
-    Their variance is 0.99998, their fourth moment 2.999, the largest is 4.3.
-    """
-    normal = NormalDist()
-    return np.float32([normal.inv_cdf((share + 0.5) / 65536) for share in range(65536)])
 
 
 def fov_crop(image: Image.Image, keep: float, generator: np.random.Generator) -> Image.Image:
