@@ -247,6 +247,7 @@ def _facets(field: str, view: Spec, **more: Any) -> Spec:
     header = {"title": None, "labelFontWeight": "bold", "labelFontSize": 13, "labelPadding": 4}
     return {
         "facet": {"field": field, "type": "nominal", "header": header | more, "sort": None},
+        "align": "all",
         "spec": view | {"height": 210},
         "bounds": "flush",
         "spacing": {"row": 76, "column": 62},

@@ -102,6 +102,11 @@ NOTES = {
         "adapted",
         "One recipe of adaptation. Frozen rankings do not survive adaptation unchanged.",
     ),
+    "adaptation_axes": Note(
+        "All four axes after adaptation",
+        "adapted",
+        "One recipe of adaptation, with few seeds. The bench's other choices stay as they are.",
+    ),
     "reference_invariance": Note(
         "Do newcomers move published scores?",
         "choices",
@@ -139,10 +144,46 @@ NOTES = {
         "Small subgroups have wide intervals. Dark skin is under-represented in ISIC 2019, and no "
         "subgroup of too few images is shown.",
     ),
+    "subgroup_gaps": Note(
+        "Gaps between subgroups, beside those of chance",
+        "use",
+        "That no gap was found does not mean that there is none: small groups hide large gaps.",
+    ),
+    "equity": Note(
+        "Equity as a fifth axis, outside the score",
+        "use",
+        "Equal performance of the groups at hand is not fairness of the care that follows.",
+    ),
+    "net_benefit": Note(
+        "Net benefit by threshold",
+        "use",
+        "The threshold stands for a trade of harms that only a clinic can name.",
+    ),
     "operating_points": Note(
         "At a fixed operating point",
         "use",
         "Thresholds chosen on this bench's images. A clinic has its own prevalence and costs.",
+    ),
+    "risk_coverage": Note(
+        "Risk by share of the cases that are answered",
+        "use",
+        "What happens to the cases that are handed back is not part of the figure.",
+    ),
+    "conformal_sets": Note(
+        "Sets of answers with a promised coverage",
+        "use",
+        "The promise holds on average over cases like those of the calibration set, not for each "
+        "class and not abroad.",
+    ),
+    "sentinel": Note(
+        "Can a shift be noticed from the features alone?",
+        "elsewhere",
+        "A shift that the features show need not cost anything, and one that costs need not show.",
+    ),
+    "target_predictors": Note(
+        "What foretells the AUROC abroad?",
+        "elsewhere",
+        "Many predictors, few encoders: the best of them is partly best by chance.",
     ),
     "selective_prediction": Note(
         "When the model may abstain",

@@ -16,10 +16,13 @@ from crsbench.report import charts, headline
 from crsbench.report.leaderboard import AXIS_COLUMNS, MARKS, leaderboards
 from crsbench.report.material import Material
 from crsbench.report.notes import THEMES, note_of
-from crsbench.report.views import download, svg_image, table_view
+from crsbench.report.views import download, svg_image, svg_size, table_view
 
 COVERED = ("movers", "label_efficiency", "weight_sensitivity")
 """Studies that an interactive chart shows too: their printed figure is folded away."""
+
+WIDE = 1.8
+"""A figure of this aspect or wider takes the page's whole width."""
 
 NO_RESULT = "Not run"
 
@@ -120,6 +123,7 @@ def _themes(material: Material) -> list[dict[str, Any]]:
     by_theme: dict[str, list[dict[str, Any]]] = {theme: [] for theme in THEMES}
     for name, study in material.studies.items():
         note = note_of(name)
+        width, height = svg_size(study.figure)
         by_theme[note.theme].append(
             {
                 "name": name,
@@ -129,6 +133,8 @@ def _themes(material: Material) -> list[dict[str, Any]]:
                 "made": not study.sentence.startswith(NO_RESULT),
                 "covered": name in COVERED,
                 "figure": svg_image(study.figure),
+                "width": round(width),
+                "wide": width > WIDE * height and name not in COVERED,
                 "table": table_view(study.table.replace(material.titles)),
                 "download": download(name, study.table),
             }

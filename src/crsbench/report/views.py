@@ -6,6 +6,7 @@ import base64
 import gzip
 import math
 import numbers
+import re
 from typing import Any
 
 import pandas as pd
@@ -59,6 +60,15 @@ def download(name: str, frame: pd.DataFrame) -> dict[str, Any]:
 def _link(file: str, kind: str, content: bytes, rows: int) -> dict[str, Any]:
     address = f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
     return {"file": file, "href": address, "rows": rows, "bytes": len(content)}
+
+
+def svg_size(svg: str) -> tuple[float, float]:
+    """Width and height of a figure in CSS pixels; matplotlib states them in points."""
+    head = svg[: svg.index(">")]
+    width, height = (re.search(rf'\b{side}="([\d.]+)pt"', head) for side in ("width", "height"))
+    if width is None or height is None:
+        return 640.0, 480.0
+    return float(width[1]) * 4 / 3, float(height[1]) * 4 / 3
 
 
 def svg_image(svg: str) -> str:
