@@ -22,6 +22,8 @@ include: "workflow/rules/studies.smk"
 include: "workflow/rules/calibration.smk"
 include: "workflow/rules/beyond.smk"
 include: "workflow/rules/control_probes.smk"
+include: "workflow/rules/depth.smk"
+include: "workflow/rules/adaptation.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/checks.smk"
 

@@ -23,6 +23,14 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 HOME = Path(__file__).resolve().parents[1]
 
+NAME_ENCODERS = ("recalibration", "depth_sweep", "adaptation")
+"""The optional sections of a config that name encoders of its panel."""
+
+
+def demo_without_sections() -> dict[str, Any]:
+    content = yaml.safe_load((HOME / "config/demo.yaml").read_text("utf-8"))
+    return {key: value for key, value in content.items() if key not in NAME_ENCODERS}
+
 
 @pytest.fixture(scope="session")
 def home() -> Path:
@@ -34,6 +42,12 @@ def home() -> Path:
 def settings() -> Callable[[str], dict[str, Any]]:
     """A shipped config file by its name, as a fresh mapping."""
     return lambda name: yaml.safe_load((HOME / "config" / f"{name}.yaml").read_text("utf-8"))
+
+
+@pytest.fixture(scope="session")
+def plain_demo() -> Callable[[], dict[str, Any]]:
+    """The demo's config without the sections that name encoders, for a panel of one's own."""
+    return demo_without_sections
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from crsbench.errors import UserError
 from crsbench.grid import Grid
 
 Settings = Callable[[str], dict[str, Any]]
+Plain = Callable[[], dict[str, Any]]
 
 
 @pytest.mark.parametrize("name", ["config", "demo", "samples"])
@@ -192,9 +193,9 @@ def test_a_wrong_registry_entry_is_told(
     ],
 )
 def test_a_shift_target_has_classes_of_its_source_in_any_order(
-    changes: dict[str, Any], told: str | None, settings: Settings, home: Path, tmp_path: Path
+    changes: dict[str, Any], told: str | None, plain_demo: Plain, home: Path, tmp_path: Path
 ) -> None:
-    content = settings("demo")
+    content = plain_demo()
     other = {key: value for key, value in {**DATASET, **changes}.items() if value is not None}
     file = tmp_path / "registry.yaml"
     file.write_text(yaml.safe_dump({"x": {**DATASET, "shift": ["y"]}, "y": other}), "utf-8")
@@ -213,9 +214,9 @@ def test_a_shift_target_has_classes_of_its_source_in_any_order(
     ],
 )
 def test_classes_set_apart_are_some_of_the_classes(
-    apart: list[str], told: str, settings: Settings, home: Path, tmp_path: Path
+    apart: list[str], told: str, plain_demo: Plain, home: Path, tmp_path: Path
 ) -> None:
-    content = settings("demo")
+    content = plain_demo()
     file = tmp_path / "registry.yaml"
     file.write_text(yaml.safe_dump({"x": {**DATASET, "apart": apart}}), "utf-8")
     content |= {"dataset_registry": str(file), "datasets": ["x"]}
@@ -236,11 +237,11 @@ def test_what_is_to_be_found_is_made_of_classes(
     task: str,
     detect: dict[str, list[str]],
     told: str | None,
-    settings: Settings,
+    plain_demo: Plain,
     home: Path,
     tmp_path: Path,
 ) -> None:
-    content = settings("demo")
+    content = plain_demo()
     file = tmp_path / "registry.yaml"
     entry = {**DATASET, "task": task, "detect": detect}
     if task == "multiclass":

@@ -40,7 +40,9 @@ LOCAL = {
 
 
 @pytest.fixture
-def configured(settings: Settings, home: Path, tmp_path: Path) -> Callable[..., Config]:
+def configured(
+    plain_demo: Callable[[], dict[str, Any]], home: Path, tmp_path: Path
+) -> Callable[..., Config]:
     """The demo's configuration with encoders and data sets of the test's own added."""
 
     def make(
@@ -48,7 +50,7 @@ def configured(settings: Settings, home: Path, tmp_path: Path) -> Callable[..., 
         datasets: dict[str, Any] | None = None,
         **changes: Any,
     ) -> Config:
-        content = settings("demo") | {"weights_root": str(tmp_path), "data_root": str(tmp_path)}
+        content = plain_demo() | {"weights_root": str(tmp_path), "data_root": str(tmp_path)}
         for kind, own in (("encoder", encoders or {}), ("dataset", datasets or {})):
             shipped = yaml.safe_load((home / content[f"{kind}_registry"]).read_text("utf-8"))
             file = tmp_path / f"{kind}s.yaml"
@@ -316,10 +318,10 @@ def test_timms_own_weights_are_staged_where_timm_looks_for_them(
 
 def test_snakemake_doctor_prints_the_table_and_its_status_tells(
     snakemake: Callable[..., subprocess.CompletedProcess[str]],
-    settings: Settings,
+    plain_demo: Callable[[], dict[str, Any]],
     tmp_path: Path,
 ) -> None:
-    content = settings("demo") | {"encoders": ["lite0_128px", "panderm"]}
+    content = plain_demo() | {"encoders": ["lite0_128px", "panderm"]}
     content["studies"]["baseline_encoder"] = "lite0_128px"
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(content))
     ended = snakemake("--cores", "1", "--configfile", "config.yaml", "--", "doctor", cwd=tmp_path)

@@ -92,7 +92,7 @@ class World:
 
 @pytest.fixture
 def world(
-    settings: Callable[[str], dict[str, Any]],
+    plain_demo: Callable[[], dict[str, Any]],
     home: Path,
     table_entry: Callable[..., DatasetEntry],
     image_set: Callable[..., Path],
@@ -106,7 +106,7 @@ def world(
         write_manifest(*files[:2], entry, tmp_path / "small", max_pixels=10**6, workers=1)
         write_test(files[2], files[0], 0.2)
         registries = {"encoder": {"mine": {**OWN, **changes}}, "dataset": {"small": entry.spec}}
-        content = settings("demo") | {"weights_root": str(tmp_path)}
+        content = plain_demo() | {"weights_root": str(tmp_path)}
         content["studies"]["baseline_encoder"] = "mine"
         del content["recalibration"]
         for kind, registry in registries.items():

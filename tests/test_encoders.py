@@ -369,7 +369,7 @@ def test_staging_fetches_only_the_shards_that_hold_the_tower(
 
 
 def test_the_workflow_sees_every_local_file_that_the_features_depend_on(
-    settings: Callable[[str], dict[str, Any]], home: Path, tmp_path: Path
+    plain_demo: Callable[[], dict[str, Any]], home: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "m").mkdir()
     index = {"weight_map": {"vision_model.x": "m2.safetensors", "text_model.x": "m1.safetensors"}}
@@ -379,7 +379,7 @@ def test_the_workflow_sees_every_local_file_that_the_features_depend_on(
     registry.write_text(yaml.safe_dump({"local": spec, "lite0_128px": REGISTRY["lite0_128px"]}))
     config: Config = load_config(
         {
-            **settings("demo"),
+            **plain_demo(),
             "encoders": ["local"],
             "encoder_registry": str(registry),
             "weights_root": str(tmp_path),

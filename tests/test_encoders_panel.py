@@ -30,6 +30,7 @@ from crsbench.errors import UserError
 
 HOME = Path(__file__).resolve().parents[1]
 REGISTRY = yaml.safe_load((HOME / "config" / "encoders.yaml").read_text(encoding="utf-8"))
+PUBLISHED = yaml.safe_load((HOME / "config" / "config.yaml").read_text("utf-8"))["encoders"]
 CPU = torch.device("cpu")
 DEPTHS = (0.25, 0.5, 0.75, 1.0)
 
@@ -468,8 +469,7 @@ def _cut_like_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_encoder_of_the_published_panel_is_tested_here() -> None:
-    panel = yaml.safe_load((HOME / "config" / "config.yaml").read_text("utf-8"))["encoders"]
-    assert set(panel) <= set(CHECKPOINTS)
+    assert set(PUBLISHED) <= set(CHECKPOINTS)
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
@@ -487,6 +487,10 @@ def test_the_features_are_those_of_the_reference_model(name: str, tmp_path: Path
     torch.testing.assert_close(blocks[-1], features, rtol=0, atol=1e-5 * features.abs().max())
     for shallower, deeper in pairwise(blocks):
         assert shallower.shape != deeper.shape or not torch.allclose(shallower, deeper)
+    if encoder.encode.has_final_norm:
+        bare = encoder.encode.blocks(x, DEPTHS, final_norm=False)
+        assert torch.equal(bare[-1], blocks[-1])
+        assert not torch.allclose(bare[0], blocks[0])
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from conftest import rules_of_workflow, snakemake_command
+from conftest import demo_without_sections, rules_of_workflow, snakemake_command
 from PIL import Image
 
 from crsbench.data.manifest import read_manifest
@@ -150,7 +150,7 @@ def make_project(folder: Path, home: Path, snakemake: Snakemake) -> Project:
         entry.pop("shift", None)
         datasets[name] = entry
     datasets["chest"]["shift"] = ["foreign"]
-    config = yaml.safe_load((home / "config/demo.yaml").read_text("utf-8")) | {
+    config = demo_without_sections() | {
         "results": "results",
         "data_root": "data",
         "encoders": ["means", "spread", "floor"],

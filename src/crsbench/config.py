@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -175,6 +176,15 @@ class Config:
     def floors(self) -> list[str]:
         return [name for name, entry in self.encoders.items() if entry.is_floor]
 
+    @property
+    def degraded(self) -> list[str]:
+        """The perturbed conditions, `{kind}-{severity}` with severities from 1 (mild) up."""
+        return [
+            f"{kind}-{severity}"
+            for kind, levels in self.perturbations.items()
+            for severity in range(1, len(levels) + 1)
+        ]
+
     def dataset(self, name: str) -> DatasetEntry:
         """The panel data set or shift target called `name`."""
         return self.datasets[name] if name in self.datasets else self.targets[name]
@@ -321,6 +331,8 @@ def _check_relations(config: Config, encoder_file: Path, dataset_specs: Mapping[
                     f"data set '{name}'{nearest(name, dataset_specs)}."
                 )
         _check_embeddings(encoder, encoder_file)
+    _check_depth_sweep(config)
+    _check_adaptation(config)
     extraction = config.settings["extraction"]
     if extraction["device"] == "cpu" and extraction["precision"] != "float32":
         raise UserError(
@@ -334,6 +346,7 @@ def _check_relations(config: Config, encoder_file: Path, dataset_specs: Mapping[
         for kind, levels in config.perturbations.items()
         for level in range(len(levels))
     }
+    conditions = {CLEAN, CALIBRATION, *config.degraded}
     for name, target in config.targets.items():
         if name in conditions:
             raise UserError(f"The shift target '{name}' has the name of a condition; rename it.")
@@ -354,6 +367,72 @@ def _check_control_probes(config: Config) -> None:
             f"control_probes.fractions has {unknown[0]}, which is none of the label fractions; "
             f"allowed: {', '.join(map(str, config.fractions))}."
         )
+
+
+def _check_depth_sweep(config: Config) -> None:
+    """The sweep's names are of the panel, and there is a cell to sweep."""
+    sweep = config.settings.get("depth_sweep")
+    if sweep is None:
+        return
+    _check_panel_names(config, "depth_sweep", sweep)
+    for name in sweep["without_norm"]:
+        if name not in sweep["encoders"]:
+            raise UserError(
+                f"depth_sweep.without_norm names '{name}'{nearest(name, sweep['encoders'])}; "
+                f"allowed are the encoders of the sweep: {', '.join(sweep['encoders'])}."
+            )
+
+
+def _check_adaptation(config: Config) -> None:
+    """Every name and number of the section is one of the config's own."""
+    section = config.settings.get("adaptation")
+    if section is None:
+        return
+    _check_panel_names(config, "adaptation", section)
+    targets = {name for dataset in section["datasets"] for name in config.datasets[dataset].shift}
+    chosen = [] if section["conditions"] == "all" else section["conditions"]
+    for key, found, known in (
+        ("seeds", section["seeds"], config.seeds),
+        ("fractions", section["fractions"], config.fractions),
+        ("conditions", chosen, [*config.degraded, *sorted(targets)]),
+        ("target_modules", section["target_modules"], section["encoders"]),
+    ):
+        for value in found:
+            if value not in known:
+                hint = nearest(value, known) if isinstance(value, str) else ""
+                raise UserError(
+                    f"adaptation.{key} has {value!r}{hint}; allowed: {', '.join(map(str, known))}."
+                )
+    for encoder, pattern in section["target_modules"].items():
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise UserError(
+                f"adaptation.target_modules.{encoder} is '{pattern}', no regular expression: "
+                f"{error}."
+            ) from error
+    if config.settings["extraction"]["device"] == "cpu" and section["precision"] != "float32":
+        raise UserError(
+            f"adaptation.precision is {section['precision']} with extraction.device cpu; allowed "
+            "there: float32."
+        )
+
+
+def _check_panel_names(config: Config, key: str, section: Mapping[str, Any]) -> None:
+    """`encoders` and `datasets` of a section are in the panel, and each encoder has a cell."""
+    for kind, panel in (("encoders", config.encoders), ("datasets", config.datasets)):
+        for name in section[kind]:
+            if name not in panel:
+                raise UserError(
+                    f"{key}.{kind} names '{name}'{nearest(name, panel)}, which is not in {kind}; "
+                    f"allowed: {', '.join(panel)}."
+                )
+    for name in section["encoders"]:
+        if set(section["datasets"]) <= set(config.encoders[name].without_datasets):
+            raise UserError(
+                f"{key}.encoders names '{name}', which has no cell on {key}.datasets: "
+                f"{', '.join(section['datasets'])}."
+            )
 
 
 def _check_target(source: DatasetEntry, target: DatasetEntry) -> None:

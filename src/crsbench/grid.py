@@ -73,11 +73,7 @@ class Grid:
     @property
     def degraded(self) -> list[str]:
         """The perturbed conditions, `{kind}-{severity}` with severities from 1 (mild) up."""
-        return [
-            f"{kind}-{severity}"
-            for kind, levels in self.config.perturbations.items()
-            for severity in range(1, len(levels) + 1)
-        ]
+        return self.config.degraded
 
     def conditions(self, dataset: str) -> list[str]:
         """The data set's conditions: clean, the degraded ones, its shift targets."""
@@ -88,6 +84,39 @@ class Grid:
             for seed in self.config.seeds:
                 for condition in self.conditions(cell.dataset):
                     for percent in self.config.fractions:
+                        yield Run(cell.encoder, cell.dataset, seed, condition, percent)
+
+    @property
+    def depth_cells(self) -> list[Cell]:
+        """The cells whose encoder is probed by depth."""
+        sweep = self.config.settings.get("depth_sweep", {"encoders": [], "datasets": []})
+        swept = {(name, dataset) for name in sweep["encoders"] for dataset in sweep["datasets"]}
+        return [cell for cell in self.cells if (cell.encoder, cell.dataset) in swept]
+
+    @property
+    def adapted_cells(self) -> list[Cell]:
+        """The cells whose encoder is adapted."""
+        section = self.config.settings.get("adaptation", {"encoders": [], "datasets": []})
+        adapted = {
+            (name, dataset) for name in section["encoders"] for dataset in section["datasets"]
+        }
+        return [cell for cell in self.cells if (cell.encoder, cell.dataset) in adapted]
+
+    def adapted_conditions(self, dataset: str, percent: int) -> list[str]:
+        """What an adapted encoder is tested on: what the four axes need, and no more.
+
+        Below 100 % of the labels that is the clean test set.
+        """
+        chosen = self.config.settings["adaptation"]["conditions"]
+        known = [CLEAN] if percent < 100 else self.conditions(dataset)
+        return [name for name in known if name == CLEAN or chosen == "all" or name in chosen]
+
+    def adapted_runs(self) -> Iterator[Run]:
+        section = self.config.settings.get("adaptation")
+        for cell in self.adapted_cells:
+            for seed in section["seeds"]:
+                for percent in sorted(section["fractions"]):
+                    for condition in self.adapted_conditions(cell.dataset, percent):
                         yield Run(cell.encoder, cell.dataset, seed, condition, percent)
 
     def count_rows(self) -> int:
@@ -169,6 +198,37 @@ class Layout:
     @property
     def control_runs(self) -> str:
         return f"{self.results}/control_probes/{{encoder}}/{{dataset}}.json"
+
+    @property
+    def depth_features(self) -> str:
+        """Clean features at a share of the depth, in percent."""
+        return f"{self.results}/depth/{{encoder}}/{{dataset}}/depth{{depth}}.arrow"
+
+    @property
+    def depth_runs(self) -> str:
+        return f"{self.results}/depth/{{encoder}}/{{dataset}}/runs.parquet"
+
+    @property
+    def adapted(self) -> str:
+        """The folder of one training."""
+        return f"{self.results}/adaptation/{{encoder}}/{{dataset}}/seed{{seed}}/frac{{percent}}"
+
+    @property
+    def adapter(self) -> str:
+        """The folder of its adapter, in peft's format."""
+        return f"{self.adapted}/adapter"
+
+    @property
+    def adapted_head(self) -> str:
+        return f"{self.adapted}/head.npz"
+
+    @property
+    def training(self) -> str:
+        return f"{self.adapted}/training.json"
+
+    @property
+    def adapted_runs(self) -> str:
+        return f"{self.adapted}/runs.parquet"
 
     @property
     def table(self) -> str:

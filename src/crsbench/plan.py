@@ -8,7 +8,7 @@ takes seconds in all (tables, studies of tables, the report) is not listed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +79,15 @@ class Plan:
             milliseconds += self.test_images(dataset) * scale * views
         return milliseconds / 3.6e6
 
-    def forward_hours(self, encoder: str, views: int) -> dict[str, float]:
-        """CPU and GPU hours of an encoder's preprocessing and forwards."""
+    def forward_hours(
+        self, encoder: str, views: int, precision: str | None = None
+    ) -> dict[str, float]:
+        """CPU and GPU hours of preprocessing and forwards, in the extraction's precision or one."""
         settings, rates = self.config.settings["extraction"], self.rates
         size = self.config.encoders[encoder].spec.get("preprocessing", {}).get("size", 0)
         milliseconds = rates["images"]["preprocess"] * (0.5 + 0.5 * (size / 224) ** 2)
         cpu = views * milliseconds / 3.6e6
-        speed = rates["teraflops"][settings["device"]][settings["precision"]]
+        speed = rates["teraflops"][settings["device"]][precision or settings["precision"]]
         forward = views * self.encoder(encoder)["gigaflops"] / (speed * 3.6e6)
         on_gpu = settings["device"] == "cuda"
         return {"cpu_hours": cpu + (0 if on_gpu else forward), "gpu_hours": forward * on_gpu}
@@ -125,6 +127,8 @@ def _assumed(plan: Plan) -> list[str]:
         if name not in plan.rates["encoders"] and "embeddings" not in entry.spec
     ]
     told = [f"Hours are from {RATES_FILE}: {plan.rates['source']}."]
+    if config.settings.get("adaptation", {"in_report": True})["in_report"] is False:
+        told.append("adapt and adapted_runs are of `snakemake adaptation`; `all` leaves them out.")
     if unsized:
         count = plan.stated(unsized[0])
         told.append(f"Of unknown size, taken as {count:,} images: {', '.join(unsized)}.")
@@ -217,5 +221,77 @@ def _probabilities(plan: Plan, cell: Cell) -> int:
     return len(entry.classes) * (own + sum(map(plan.images, entry.shift)))
 
 
-PARTS: Sequence[Callable[[Plan], list[Line]]] = (_data, _features, _probes, _runs)
+def _depth_sweep(plan: Plan) -> list[Line]:
+    """One forward pass an image, and the full-label probes of every seed and depth."""
+    cells = plan.grid.depth_cells
+    if not cells:
+        return []
+    depths, seeds = len(plan.config.settings["depth_sweep"]["depths"]), len(plan.config.seeds)
+    line = _clean_passes(plan, "depth_features", cells, times=1)
+    numbers = sum(plan.images(cell.dataset) * plan.encoder(cell.encoder)["width"] for cell in cells)
+    classes = [len(plan.config.datasets[cell.dataset].classes) for cell in cells]
+    widths = [plan.encoder(cell.encoder)["width"] for cell in cells]
+    sizes = [_train_images(plan, cell.dataset) for cell in cells]
+    work = sum(a * b * c for a, b, c in zip(sizes, widths, classes, strict=True))
+    hours = depths * seeds * 1e-9 * work * plan.rates["probe_seconds"] / 3600
+    runs = Line("depth_runs", len(cells), cpu_hours=hours)
+    return [replace(line, gigabytes=4e-9 * depths * numbers), runs]
+
+
+def _adaptation(plan: Plan) -> list[Line]:
+    """Trainings, whose backward pass costs two forwards, and their tests; not part of `all`."""
+    cells = plan.grid.adapted_cells
+    if not cells:
+        return []
+    section = plan.config.settings["adaptation"]
+    seeds, fractions = len(section["seeds"]), section["fractions"]
+    labelled = section["epochs"] * seeds * sum(fractions) / 100
+    held_out, splits = section["validation"], plan.config.settings["splits"]
+    share = (1 - splits["test"]) * (1 - splits["calibration"])
+    times = labelled * share * (3 * (1 - held_out) + held_out)
+    trained = _clean_passes(plan, "adapt", cells, times, section["precision"])
+    tests = [
+        _tested_views(plan, cell.dataset, percent) * seeds
+        for cell in cells
+        for percent in fractions
+    ]
+    forwards = dict.fromkeys(("cpu_hours", "gpu_hours"), 0.0)
+    encoders = [cell.encoder for cell in cells for _ in fractions]
+    for encoder, views in zip(encoders, tests, strict=True):
+        for name, hours in plan.forward_hours(encoder, views).items():
+            forwards[name] += hours
+    jobs = len(cells) * seeds * len(fractions)
+    tested = Line("adapted_runs", jobs, forwards=sum(tests), **forwards)
+    return [replace(trained, jobs=jobs), tested]
+
+
+def _tested_views(plan: Plan, dataset: str, percent: int) -> int:
+    names = plan.grid.adapted_conditions(dataset, percent)
+    abroad = [name for name in names if name in plan.config.targets]
+    own = plan.test_images(dataset) * (len(names) - len(abroad))
+    return own + sum(map(plan.images, abroad))
+
+
+def _train_images(plan: Plan, dataset: str) -> float:
+    splits = plan.config.settings["splits"]
+    return plan.images(dataset) * (1 - splits["test"]) * (1 - splits["calibration"])
+
+
+def _clean_passes(
+    plan: Plan, rule: str, cells: Sequence[Cell], times: float, precision: str | None = None
+) -> Line:
+    """Every clean image of each cell through its encoder so many times."""
+    cpu = gpu = 0.0
+    for cell in cells:
+        hours = plan.forward_hours(cell.encoder, plan.images(cell.dataset), precision)
+        cpu += times * hours["cpu_hours"] + plan.data_hours(cell.dataset, degraded=False)
+        gpu += times * hours["gpu_hours"]
+    images = sum(plan.images(cell.dataset) for cell in cells)
+    return Line(rule, len(cells), images, round(times * images), cpu, gpu)
+
+
+PARTS: Sequence[Callable[[Plan], list[Line]]] = (
+    *(_data, _features, _probes, _runs),
+    *(_depth_sweep, _adaptation),
+)
 """What is planned, in the order of the table; a study that computes much adds a function."""

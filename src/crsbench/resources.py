@@ -83,10 +83,27 @@ def control_needs(config: Config, cells: Sequence[Cell]) -> Needs:
     return Needs(max(needs.mem_mb for needs in each), math.ceil(minutes))
 
 
+def depth_needs(config: Config, dataset: str) -> Needs:
+    """The full-label probes of every seed and depth, one after the other."""
+    fits = len(config.seeds) * len(config.settings["depth_sweep"]["depths"])
+    seconds = fits * config.settings["probe"]["time_cap_seconds"]
+    return Needs(probes_needs(config, dataset).mem_mb, _minutes(seconds))
+
+
+def adaptation_needs(config: Config, dataset: str) -> Needs:
+    """All epochs of one training; forward and backward are three times a forward pass."""
+    section, settings = config.settings["adaptation"], config.settings["extraction"]
+    images = count_images(config, dataset) * (1 - config.settings["splits"]["test"])
+    seconds = 3 * section["epochs"] * images * SECONDS_PER_VIEW[settings["device"]]
+    return Needs(12000 + 1000 * settings["workers"], _minutes(seconds))
+
+
 NEEDS: Mapping[str, Callable[[Config, str], Needs]] = {
     "manifest": manifest_needs,
     "extraction": extraction_needs,
     "probes": probes_needs,
+    "depth": depth_needs,
+    "adaptation": adaptation_needs,
 }
 
 

@@ -4,6 +4,7 @@ Thin over SciPy where it has the statistic. All functions refuse missing values:
 is for the caller to decide and to say.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -94,6 +95,20 @@ def top_k_overlap(a: npt.ArrayLike, b: npt.ArrayLike, k: int) -> float:
 
 
 # --- tests and intervals -------------------------------------------------------------------------
+
+
+def t_interval(values: npt.ArrayLike, level: float = 0.95) -> tuple[float, float, float]:
+    """Mean of (n,) values with its two-sided Student interval, mean ± t · s / √n.
+
+    The bounds are NaN for fewer than two values, and the mean is for none.
+    """
+    values = _complete(values)
+    if len(values) < 2:
+        return float(values[0]) if len(values) else math.nan, math.nan, math.nan
+    mean = float(values.mean())
+    t = float(scipy_stats.t.ppf((1 + level) / 2, len(values) - 1))
+    half = t * float(values.std(ddof=1)) / math.sqrt(len(values))
+    return mean, mean - half, mean + half
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,16 @@ def make_split(
     return Split(manifest.image_ids, part_of_image, percent_of_image, named)
 
 
+def hold_out(manifest: Manifest, among: np.ndarray, share: float, purpose: str) -> np.ndarray:
+    """Mask (n,) of about a share of the images of `among` (mask (n,)), by groups and strata.
+
+    A stratum of few groups gives none, so the mask may be empty.
+    """
+    groups = _Groups.of(manifest, among)
+    chosen = groups.positions(purpose, groups.sizes > 0) < share
+    return among & chosen[groups.of_image]
+
+
 @dataclass(frozen=True)
 class _Groups:
     """The groups of a manifest, described by its images in use.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -28,11 +29,27 @@ class BlockEncoder(Encoder, Protocol):
     depths: shares of the encoder's blocks (transformers) or stages (convolutional networks),
     ascending, in (0, 1]; returns one (n, width) tensor a depth, the final norm and pooling applied
     to each. The feature at depth 1 is the encoder's own.
+
+    An encoder whose final norm can be left out at the depths below 1 says so by an attribute
+    `has_final_norm` that is true, and takes the keyword `final_norm`.
     """
 
     def blocks(
         self, images: torch.Tensor, depths: Sequence[float], /
     ) -> Sequence[torch.Tensor]: ...
+
+
+@contextmanager
+def without(module: torch.nn.Module, *names: str) -> Iterator[None]:
+    """Let some of a module's children do nothing for a while; those that it lacks are passed by."""
+    kept = {name: getattr(module, name) for name in names if hasattr(module, name)}
+    for name in kept:
+        setattr(module, name, torch.nn.Identity())
+    try:
+        yield
+    finally:
+        for name, child in kept.items():
+            setattr(module, name, child)
 
 
 @dataclass(frozen=True)

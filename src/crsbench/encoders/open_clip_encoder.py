@@ -13,7 +13,7 @@ from open_clip.timm_model import TimmModel
 from open_clip.transformer import VisionTransformer
 
 from crsbench.config import EncoderEntry
-from crsbench.encoders.base import block_numbers
+from crsbench.encoders.base import block_numbers, without
 from crsbench.encoders.timm_encoder import TimmEncoder
 from crsbench.encoders.weights import (
     beside,
@@ -37,7 +37,11 @@ class ClipEncoder(torch.nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return self.tower(images)
 
-    def blocks(self, images: torch.Tensor, depths: Sequence[float]) -> list[torch.Tensor]:
+    has_final_norm = True
+
+    def blocks(
+        self, images: torch.Tensor, depths: Sequence[float], *, final_norm: bool = True
+    ) -> list[torch.Tensor]:
         """The final norm, pooling and projection applied after shares of the blocks."""
         numbers = block_numbers(depths, len(self.tower.transformer.resblocks))
         outputs = self.tower.forward_intermediates(
@@ -50,8 +54,19 @@ class ClipEncoder(torch.nn.Module):
         pairs = zip(
             outputs["image_intermediates_prefix"], outputs["image_intermediates"], strict=True
         )
-        pooled = [self.tower._pool(torch.cat(pair, dim=1))[0] for pair in pairs]
+        tokens = [torch.cat(pair, dim=1) for pair in pairs]
+        count = len(self.tower.transformer.resblocks)
+        pooled = [
+            self._pooled(of_block, final_norm or number == count)
+            for number, of_block in zip(numbers, tokens, strict=True)
+        ]
         return pooled if self.tower.proj is None else [x @ self.tower.proj for x in pooled]
+
+    def _pooled(self, tokens: torch.Tensor, normed: bool) -> torch.Tensor:
+        if normed:
+            return self.tower._pool(tokens)[0]
+        with without(self.tower, "ln_post"):
+            return self.tower._pool(tokens)[0]
 
 
 class TrunkEncoder(torch.nn.Module):
@@ -64,8 +79,15 @@ class TrunkEncoder(torch.nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return self.tower(images)
 
-    def blocks(self, images: torch.Tensor, depths: Sequence[float]) -> list[torch.Tensor]:
-        return [self.tower.head(x) for x in TimmEncoder(self.tower.trunk).blocks(images, depths)]
+    @property
+    def has_final_norm(self) -> bool:
+        return TimmEncoder(self.tower.trunk).has_final_norm
+
+    def blocks(
+        self, images: torch.Tensor, depths: Sequence[float], *, final_norm: bool = True
+    ) -> list[torch.Tensor]:
+        trunk = TimmEncoder(self.tower.trunk)
+        return [self.tower.head(x) for x in trunk.blocks(images, depths, final_norm=final_norm)]
 
 
 def load(

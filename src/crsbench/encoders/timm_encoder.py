@@ -10,7 +10,7 @@ import timm
 import torch
 
 from crsbench.config import EncoderEntry
-from crsbench.encoders.base import block_numbers
+from crsbench.encoders.base import block_numbers, without
 from crsbench.encoders.checkpoints import LAYOUTS
 from crsbench.encoders.weights import (
     fetch,
@@ -34,31 +34,45 @@ class TimmEncoder(torch.nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return self.model(images)
 
-    def blocks(self, images: torch.Tensor, depths: Sequence[float]) -> list[torch.Tensor]:
+    @property
+    def has_final_norm(self) -> bool:
+        """Whether a norm follows the last block: so in transformers, not after a stage."""
+        return hasattr(self.model, "blocks") and hasattr(self.model, "num_prefix_tokens")
+
+    def blocks(
+        self, images: torch.Tensor, depths: Sequence[float], *, final_norm: bool = True
+    ) -> list[torch.Tensor]:
         """The pooled feature after shares of the blocks or, without blocks, of four stages.
 
-        A stage's feature is the mean of its map. Raises ValueError for depths as `block_numbers`
-        and for a model that has neither.
+        A stage's feature is the mean of its map. All depths come from one forward pass. Raises
+        ValueError for depths as `block_numbers` and for a model that has neither.
         """
-        if hasattr(self.model, "blocks") and hasattr(self.model, "num_prefix_tokens"):
+        if self.has_final_norm:
+            count = len(self.model.blocks)
+            blocks = block_numbers(depths, count)
             return [
-                self.model.forward_head(tokens)
-                for tokens in self._tokens(images, block_numbers(depths, len(self.model.blocks)))
+                self._pooled(tokens, final_norm or block == count)
+                for block, tokens in zip(blocks, self._tokens(images, blocks), strict=True)
             ]
         if len(self.model.feature_info) != 5:  # the stem and four stages
             raise ValueError(f"{type(self.model).__name__} has neither blocks nor four stages.")
         stages = block_numbers(depths, 4)
-        maps = self.model.forward_intermediates(images, indices=stages, intermediates_only=True)
+        last, maps = self.model.forward_intermediates(images, indices=stages)
         features = [values.mean(dim=(2, 3)) for values in maps]
-        return [*features[:-1], self.model(images)] if stages[-1] == 4 else features
+        return [*features[:-1], self.model.forward_head(last)] if stages[-1] == 4 else features
+
+    def _pooled(self, tokens: torch.Tensor, normed: bool) -> torch.Tensor:
+        if normed:
+            return self.model.forward_head(self.model.norm(tokens))
+        with without(self.model, "fc_norm"):
+            return self.model.forward_head(tokens)
 
     def _tokens(self, images: torch.Tensor, blocks: Sequence[int]) -> list[torch.Tensor]:
-        """The normed tokens after the given blocks, the class token first."""
+        """The tokens after the given blocks, before the norm, the class token first."""
         pairs = self.model.forward_intermediates(
             images,
             indices=[block - 1 for block in blocks],
             return_prefix_tokens=True,
-            norm=True,
             output_fmt="NLC",
             intermediates_only=True,
         )

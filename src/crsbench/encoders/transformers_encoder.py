@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from crsbench.config import EncoderEntry, nearest
-from crsbench.encoders.base import block_numbers
+from crsbench.encoders.base import block_numbers, without
 from crsbench.encoders.weights import (
     beside,
     fetch,
@@ -69,11 +69,25 @@ class TransformersEncoder(torch.nn.Module):
             return output.pooler_output
         return self._mean_patches(output.last_hidden_state)
 
-    def blocks(self, images: torch.Tensor, depths: Sequence[float]) -> list[torch.Tensor]:
+    @property
+    def has_final_norm(self) -> bool:
+        """Whether the feature is normed: not the mean of CLIP's patch tokens."""
+        return self.feature == "pooled" or self.family.norms_patches
+
+    def blocks(
+        self, images: torch.Tensor, depths: Sequence[float], *, final_norm: bool = True
+    ) -> list[torch.Tensor]:
         """The norm and the pooling applied after shares of the blocks."""
-        numbers = block_numbers(depths, len(getattr(self.tower.encoder, self.family.layers)))
+        count = len(getattr(self.tower.encoder, self.family.layers))
+        numbers = block_numbers(depths, count)
         states = self.tower(pixel_values=images, output_hidden_states=True).hidden_states
-        return [self._pool(states[number]) for number in numbers]
+        return [self._pooled(states[number], final_norm or number == count) for number in numbers]
+
+    def _pooled(self, tokens: torch.Tensor, normed: bool) -> torch.Tensor:
+        if normed:
+            return self._pool(tokens)
+        with without(self.tower, self.family.norm):
+            return self._pool(tokens)
 
     def _pool(self, tokens: torch.Tensor) -> torch.Tensor:
         norm = getattr(self.tower, self.family.norm)

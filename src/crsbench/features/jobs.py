@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ import torch
 from crsbench.config import CLEAN, Config, EncoderEntry
 from crsbench.data.manifest import read_manifest
 from crsbench.data.splits import read_test
-from crsbench.encoders import load_encoder
+from crsbench.encoders import LoadedEncoder, load_encoder
 from crsbench.errors import UserError
 from crsbench.features.agreement import check_agreement
 from crsbench.features.devices import leased_gpu
@@ -48,33 +49,57 @@ def extract_features(
         condition = CLEAN if test_file is None else output.stem
         files[output.parent.parent.name][condition] = output
     conditions = tuple(files[entries[0].name])
-    settings = config.settings["extraction"]
-    how = {name: settings[name] for name in ("batch_size", "precision")}
-    use_one_thread()
-    with _device(settings["device"]) as device:
+    seen = [conditions if tested else (CLEAN,) for tested in is_test]
+    with job_device(config) as device:
         encoders = [
             load_encoder(entry, config.home, config.weights_root, device) for entry in entries
         ]
-        views = ImageViews(
-            files=[image_root / path for path in manifest.paths],
-            image_ids=list(manifest.image_ids),
-            conditions=[conditions if tested else (CLEAN,) for tested in is_test],
-            geometries=geometries_of(encoders),
-            levels=config.perturbations,
-            short_side=config.settings["image"]["short_side"],
-            max_pixels=config.settings["image"]["max_pixels"],
-        )
-        for encoder in encoders:
-            check_agreement(encoder, views, device=device, **how)
-        metadata = {
-            "dataset": manifest.dataset,
-            "manifest_sha256": sha256_of_file(manifest_file),
-        }
-        extract(encoders, views, files, device=device, workers=workers, metadata=metadata, **how)
+        images = image_root, manifest_file, seen
+        extract_views(config, encoders, *images, files, device=device, workers=workers)
+
+
+def extract_views(
+    config: Config,
+    encoders: Sequence[LoadedEncoder],
+    image_root: Path,
+    manifest_file: Path | str,
+    conditions: Sequence[Sequence[str]],
+    files: Mapping[str, Mapping[str, Path]],
+    *,
+    device: torch.device,
+    workers: int,
+    about: Mapping[str, Any] | None = None,
+) -> None:
+    """Extract the features of chosen views: by encoder, each condition's file.
+
+    conditions: those of each image of the manifest; an image without any is passed by. about: what
+    else made the features, for the files' metadata.
+    """
+    manifest = read_manifest(manifest_file)
+    settings = config.settings["extraction"]
+    how = {name: settings[name] for name in ("batch_size", "precision")}
+    rows = [row for row, names in enumerate(conditions) if names]
+    views = ImageViews(
+        files=[image_root / manifest.paths[row] for row in rows],
+        image_ids=[manifest.image_ids[row] for row in rows],
+        conditions=[conditions[row] for row in rows],
+        geometries=geometries_of(encoders),
+        levels=config.perturbations,
+        short_side=config.settings["image"]["short_side"],
+        max_pixels=config.settings["image"]["max_pixels"],
+    )
+    for encoder in encoders:
+        check_agreement(encoder, views, device=device, **how)
+    made_from = {"dataset": manifest.dataset, "manifest_sha256": sha256_of_file(manifest_file)}
+    metadata = {**(about or {}), **made_from}
+    extract(encoders, views, files, device=device, workers=workers, metadata=metadata, **how)
 
 
 @contextmanager
-def _device(kind: str) -> Iterator[torch.device]:
+def job_device(config: Config) -> Iterator[torch.device]:
+    """The device of a job: one thread of the CPU, or a GPU that no other job has."""
+    use_one_thread()
+    kind = config.settings["extraction"]["device"]
     if kind == "cpu":
         yield torch.device(kind)
         return

@@ -1,0 +1,80 @@
+# Depth sweep: features at several depths in one forward pass, the same probe on each.
+
+
+localrules:
+    depth_sweep,
+
+
+DEPTH_SWEEP = CONFIG.settings.get("depth_sweep", {"depths": [], "without_norm": []})
+DEPTHS = sorted(DEPTH_SWEEP["depths"])
+if DEPTHS:
+    STUDY_NAMES.append("depth_sweep")
+
+
+rule depth_features:
+    input:
+        manifest=LAYOUT.manifest,
+        encoder=existing_encoder_files,
+    output:
+        expand(LAYOUT.depth_features, depth=DEPTHS or ["none"], allow_missing=True),
+    log:
+        LAYOUT.log("depth_features", "{encoder}/{dataset}"),
+    conda:
+        "../../envs/gpu.yaml"
+    threads: EXTRACTION["workers"] + 1
+    resources:
+        gpu=int(EXTRACTION["device"] == "cuda"),
+        mem_mb=needs("extraction", "mem_mb"),
+        runtime=needs("extraction", "runtime"),
+    params:
+        encoder=encoder_spec,
+        depths=DEPTHS,
+        without_norm=lambda wc: wc.encoder in DEPTH_SWEEP["without_norm"],
+        image=CONFIG.settings["image"],
+        device=EXTRACTION["device"],
+        precision=EXTRACTION["precision"],
+        batch_size=EXTRACTION["batch_size"],
+    script:
+        "../scripts/depth_features.py"
+
+
+rule depth_runs:
+    input:
+        features=rules.depth_features.output,
+        manifest=LAYOUT.manifest,
+        splits=expand(LAYOUT.split, seed=CONFIG.seeds, allow_missing=True),
+    output:
+        LAYOUT.depth_runs,
+    log:
+        LAYOUT.log("depth_runs", "{encoder}/{dataset}"),
+    conda:
+        "../../envs/cpu.yaml"
+    resources:
+        mem_mb=needs("depth", "mem_mb"),
+        runtime=needs("depth", "runtime"),
+    params:
+        depths=DEPTHS,
+        seeds=CONFIG.seeds,
+        settings=CONFIG.settings["probe"],
+    script:
+        "../scripts/depth_runs.py"
+
+
+rule depth_sweep:
+    input:
+        [
+            LAYOUT.at(LAYOUT.depth_runs, encoder=cell.encoder, dataset=cell.dataset)
+            for cell in GRID.depth_cells
+        ],
+    output:
+        table=LAYOUT.at(LAYOUT.study, study="depth_sweep"),
+        figure=LAYOUT.at(LAYOUT.study_figure, study="depth_sweep"),
+    log:
+        LAYOUT.log("studies", "depth_sweep"),
+    conda:
+        "../../envs/cpu.yaml"
+    params:
+        encoders=PANEL["encoders"],
+        datasets=PANEL["datasets"],
+    script:
+        "../scripts/depth_sweep.py"
