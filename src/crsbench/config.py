@@ -116,6 +116,11 @@ class DatasetEntry:
         return {name: tuple(classes) for name, classes in named.items()}
 
     @property
+    def without_images(self) -> bool:
+        """Whether only the labels are at hand, for encoders that bring embeddings of their own."""
+        return bool(self.spec.get("without_images", False))
+
+    @property
     def synthetic(self) -> bool:
         return self.spec.get("reader") == "phantom"
 
@@ -236,6 +241,7 @@ def load_config(settings: Mapping[str, Any], home: Path) -> Config:
     _select(named, encoder_specs, "encoder", encoder_file)
     shown = settings.get("report", {}).get("gallery", [])
     _select(shown, datasets, "data set in report.gallery", "the panel")
+    _check_without_images(config, shown)
     points = settings["studies"].get("operating_points")
     if points and ("sensitivity" in points) == ("specificity" in points):
         raise UserError(
@@ -353,6 +359,23 @@ def _check_relations(config: Config, encoder_file: Path, dataset_specs: Mapping[
         for source in config.datasets.values():
             if name in source.shift:
                 _check_target(source, target)
+
+
+def _check_without_images(config: Config, shown: Sequence[str]) -> None:
+    """A data set without images has none to encode or to show."""
+    for name in [*config.datasets, *config.targets]:
+        if not config.dataset(name).without_images:
+            continue
+        of = [name] if name in config.datasets else []
+        of += [source.name for source in config.datasets.values() if name in source.shift]
+        for encoder in config.encoders.values():
+            if "embeddings" not in encoder.spec and set(of) - set(encoder.without_datasets):
+                raise UserError(
+                    f"The data set '{name}' is without_images, and the encoder '{encoder.name}' "
+                    "has to see them; allowed there are encoders of the library embeddings."
+                )
+        if name in shown:
+            raise UserError(f"report.gallery names '{name}', a data set that is without_images.")
 
 
 def _check_control_probes(config: Config) -> None:

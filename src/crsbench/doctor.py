@@ -209,7 +209,8 @@ def find_images(config: Config, entry: DatasetEntry) -> Images:
         return Images(str(root), fault=str(error))
     splits = frame["publisher_split"] if "publisher_split" in frame else pd.Series(dtype=str)
     counts = {str(name): int(count) for name, count in splits.value_counts().items()}
-    return Images(str(root), len(frame), counts, _first_absent(root, frame["path"]))
+    absent = "" if entry.without_images else _first_absent(root, frame["path"])
+    return Images(str(root), len(frame), counts, absent)
 
 
 def _first_absent(root: Path, paths: pd.Series) -> str:
@@ -234,6 +235,8 @@ def dataset_row(entry: DatasetEntry, images: Images) -> Row:
         "licence": entry.spec["licence"],
         "folder": images.folder or "-",
     }
+    if entry.without_images and images.count is not None:
+        cells["images"] += " (labels only)"
     if images.fault:
         quarantined = images.count and entry.spec.get("damaged_images") == "quarantine"
         advice = f"The data set '{entry.name}': {images.fault}"

@@ -238,7 +238,8 @@ def unseen(target_file: str, source_file: str, split_file: str) -> np.ndarray:
     """
     target, (source, split) = _manifest(target_file), _split(source_file, split_file)
     fitted = np.isin(split.part, [TRAIN, CALIBRATION])
-    seen = np.isin(read_contents(target_file), read_contents(source_file)[fitted])
+    contents = read_contents(target_file)
+    seen = (contents != b"") & np.isin(contents, read_contents(source_file)[fitted])
     if target.group_namespace == source.group_namespace:
         seen |= np.isin(target.groups, source.groups[fitted])
     if seen.all():

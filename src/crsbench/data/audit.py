@@ -36,7 +36,8 @@ def write_audit(
 ) -> None:
     """Audit a data set from its manifest, its image table and its splits (seed: file).
 
-    target_files: the manifests of its shift targets, whose images are sought among its own.
+    target_files: the manifests of its shift targets, whose images are sought among its own. What
+    only the images could tell is null for a data set, or a target, without images.
     """
     manifest = read_manifest(manifest_file)
     frame, metadata = read_table(manifest_file)
@@ -49,10 +50,12 @@ def write_audit(
             "title": entry.title,
             "images": len(frame),
             "rows": _rows(entry, frame, scan, metadata["left_out"]),
-            "files": _files(scan),
+            "files": None if entry.without_images else _files(scan),
             "labels": _labels(manifest),
             "groups": _groups(manifest, splits),
-            "duplicates": _duplicates(entry, frame, scan, splits),
+            "duplicates": (
+                None if entry.without_images else _duplicates(entry, frame, scan, splits)
+            ),
             **({"demographics": metadata["demographics"]} if "demographics" in metadata else {}),
             "missing_metadata": _missing_metadata(manifest.subgroups),
             "splits": {str(seed): _split(manifest, split) for seed, split in splits.items()},
@@ -203,6 +206,8 @@ class _Pairs:
 def _target(frame: pd.DataFrame, file: Path | str, splits: Mapping[int, Split]) -> Json:
     """The images of a shift target that are, byte by byte, images of the data set too."""
     target, _ = read_table(file)
+    if not (target["content_sha256"].all() and frame["content_sha256"].all()):
+        return {"images": len(target), "also_in_source": None, "also_fitted_on": None}
     same = target["content_sha256"].isin(frame["content_sha256"])
     return {
         "images": len(target),

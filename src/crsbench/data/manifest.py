@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from crsbench.config import DatasetEntry, Task
 from crsbench.data.readers import RESERVED, ImageTable, read_images
-from crsbench.data.scan import scan_images
+from crsbench.data.scan import scan_images, unscanned
 from crsbench.errors import UserError
 from crsbench.files import read_table, write_table
 
@@ -52,19 +52,24 @@ def write_manifest(
 ) -> None:
     """Read a data set below its folder `root`, scan its images, write manifest and image table.
 
+    Of a data set without images nothing is scanned: contents stay empty, so that no duplicates are
+    known.
     The image table holds the scan of every image, the quarantined ones too. Raises UserError on
     anything that is absent or ambiguous; then neither file is written.
     """
     found = read_images(entry, root)
     images = found.frame.sort_values("image_id", ignore_index=True)
-    scan = scan_images(
-        root,
-        images["path"],
-        label=entry.name,
-        max_pixels=max_pixels,
-        cache_file=Path(images_file).with_suffix(".cache.jsonl"),
-        workers=workers,
-    )
+    if entry.without_images:
+        scan = unscanned(images["path"])
+    else:
+        scan = scan_images(
+            root,
+            images["path"],
+            label=entry.name,
+            max_pixels=max_pixels,
+            cache_file=Path(images_file).with_suffix(".cache.jsonl"),
+            workers=workers,
+        )
     scan.insert(0, "image_id", images["image_id"])
     frame = manifest_frame(entry, images, scan)
     write_table(images_file, scan)
@@ -95,7 +100,7 @@ def conflicting(frame: pd.DataFrame) -> np.ndarray:
     """Mask (n,) of the images of which an exact duplicate has other labels."""
     labels = pd.Series([bytes(np.asarray(values, np.int8)) for values in frame["labels"]])
     versions = labels.groupby(frame["content_sha256"].to_numpy()).transform("nunique")
-    return (versions > 1).to_numpy()
+    return ((versions > 1) & (frame["content_sha256"].to_numpy() != "")).to_numpy()
 
 
 def manifest_metadata(entry: DatasetEntry, found: ImageTable) -> dict[str, Any]:
@@ -150,13 +155,19 @@ def read_manifest(path: Path | str) -> Manifest:
 
 
 def read_contents(path: Path | str) -> np.ndarray:
-    """The SHA-256 of each image's file, (n,) bytes in the order of the manifest's images."""
+    """The SHA-256 of each image's file, (n,) bytes in the order of the manifest's images.
+
+    Empty for images that were not scanned.
+    """
     contents = pq.read_table(path, columns=["content_sha256"]).column(0)
     return contents.to_numpy().astype("S")
 
 
 def _join_groups(groups: Sequence[str], contents: Sequence[str]) -> list[str]:
-    """Merge groups that share a content; a merged group takes its smallest member's name."""
+    """Merge groups that share a content; a merged group takes its smallest member's name.
+
+    Nothing is shared where the content is not known, "".
+    """
     parent: dict[str, str] = {}
 
     def root(name: str) -> str:
@@ -167,6 +178,8 @@ def _join_groups(groups: Sequence[str], contents: Sequence[str]) -> list[str]:
 
     first_with: dict[str, str] = {}
     for group, content in zip(groups, contents, strict=True):
+        if not content:
+            continue
         low, high = sorted((root(group), root(first_with.setdefault(content, group))))
         parent[high] = low
     return [root(group) for group in groups]

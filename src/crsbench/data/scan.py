@@ -86,6 +86,11 @@ def scan_images(
     )
 
 
+def unscanned(paths: Sequence[str]) -> pd.DataFrame:
+    """The same columns for files that nobody looks at: of each its path, and no error."""
+    return pd.DataFrame([asdict(ScannedImage(path)) for path in paths])
+
+
 def scan_image(root: Path, path: str, *, max_pixels: int) -> ScannedImage:
     """Read a file once: its hash, and its pixels as every encoder will get them.
 

@@ -65,7 +65,7 @@ def read_chexpert(entry: DatasetEntry, root: Path) -> ImageTable:
         entry,
         file,
         ids=names["part"] + "/" + names["patient"] + "/" + names["study"] + "/" + names["view"],
-        paths=_paths(root, names),
+        paths=_paths(root, names, entry.without_images),
         groups=names["patient"],
         truth=read_findings(entry, frontal, file),
         subgroups={
@@ -92,11 +92,12 @@ def _split_paths(paths: pd.Series, file: Path) -> pd.DataFrame:
     return names
 
 
-def _paths(root: Path, names: pd.DataFrame) -> pd.Series:
+def _paths(root: Path, names: pd.DataFrame, without_images: bool) -> pd.Series:
+    """Where the images lie below the root; without images as in the plain release."""
     rest = "/" + names["patient"] + "/" + names["study"] + "/" + names["view"] + ".jpg"
     is_valid = names["part"] == "valid"
     train_folder = pd.Series("train", index=names.index)
-    if not (root / "train").is_dir():
+    if not without_images and not (root / "train").is_dir():
         _require_folders(root, list(BATCHES.values()), "train/")
         numbers = names["patient"].str.removeprefix("patient").astype(int)
         edges = [0, *BATCHES]
@@ -108,7 +109,7 @@ def _paths(root: Path, names: pd.DataFrame) -> pd.Series:
             )
         train_folder = train_folder.astype(object)
     valid_folder = "valid"
-    if is_valid.any() and not (root / "valid").is_dir():
+    if not without_images and is_valid.any() and not (root / "valid").is_dir():
         _require_folders(root, [f"{VALID_BATCH}/valid"], "valid/")
         valid_folder = f"{VALID_BATCH}/valid"
     return train_folder.where(~is_valid, valid_folder).astype(str) + rest
