@@ -52,10 +52,9 @@ def write_manifest(
 ) -> None:
     """Read a data set below its folder `root`, scan its images, write manifest and image table.
 
-    Of a data set without images nothing is scanned: contents stay empty, so that no duplicates are
-    known.
-    The image table holds the scan of every image, the quarantined ones too. Raises UserError on
-    anything that is absent or ambiguous; then neither file is written.
+    The image table holds the scan of every image, the quarantined ones too. Of a data set without
+    images nothing is scanned: contents stay empty, so that no duplicates are known. Raises
+    UserError on anything that is absent or ambiguous; then neither file is written.
     """
     found = read_images(entry, root)
     images = found.frame.sort_values("image_id", ignore_index=True)
