@@ -10,6 +10,7 @@ localrules:
     studies,
     reproduction,
     report,
+    figures,
 
 
 PAPER_FILES = [
