@@ -32,6 +32,10 @@ localrules:
     all,
 
 
+onstart:
+    lift_rate_limit()
+
+
 rule all:
     default_target: True
     input:

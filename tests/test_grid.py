@@ -50,7 +50,9 @@ def test_a_run_has_its_documented_path() -> None:
     layout = Layout(Path("results/paper"))
     run = Run("medsiglip", "isic2019", 0, "jpeg-3", 10)
     assert layout.run_file(run) == "results/paper/runs/medsiglip/isic2019/seed0/jpeg-3/frac010.json"
-    assert Run.named("medsiglip", "isic2019", "0", "jpeg-3", "010") == run
+    parts = {"encoder": "medsiglip", "dataset": "isic2019", "seed": "0", "percent": "010"}
+    assert Run.named(**parts, condition="jpeg-3") == run
+    assert Run.named(**parts, target="mimic").condition == "mimic"
 
 
 def test_a_filled_in_pattern_writes_the_fraction_with_three_digits() -> None:

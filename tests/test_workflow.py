@@ -507,7 +507,8 @@ def test_a_new_encoder_reruns_no_existing_cell(project: Project) -> None:
     project.edit("config", lambda config: config["encoders"].append("more"))
     ended = project.run("-n")
     assert planned(ended) == {
-        **{"features": 2, "shift_features": 1, "probes": 4, "run": 2 * 2 * (4 + 5)},
+        **{"features": 2, "shift_features": 1, "probes": 4},
+        **{"run": 2 * 2 * (4 + 4), "shift_run": 2 * 2},
         **{"kept_predictions": 2 * 2, "runs_table": 1, "score_tables": 1, "studies_of_tables": 1},
         **{"recalibrate": 2, "recalibration_studies": 1},
         **{"beyond": 1, "reproduction": 1, "case_bootstrap": 1, "report": 1, "all": 1},
@@ -520,7 +521,8 @@ def test_a_changed_encoder_reruns_its_own_cells_only(project: Project) -> None:
     project.edit("encoders", lambda registry: registry["spread"]["preprocessing"].update(size=17))
     ended = project.run("-n")
     assert planned(ended)["features"] == 2
-    assert planned(ended)["run"] == 2 * 2 * (4 + 5)
+    assert planned(ended)["run"] == 2 * 2 * (4 + 4)
+    assert planned(ended)["shift_run"] == 2 * 2
     assert set(re.findall(r"encoder=(\w+)", ended.stdout)) == {"spread"}
 
 
@@ -546,7 +548,8 @@ def test_a_new_seed_extracts_nothing_again(project: Project) -> None:
     project.edit("config", lambda config: config["seeds"].append(7))
     jobs = planned(project.run("-n"))
     assert "features" not in jobs
-    assert (jobs["split"], jobs["probes"], jobs["run"]) == (2, 6, 3 * 2 * (4 + 5))
+    assert (jobs["split"], jobs["probes"]) == (2, 6)
+    assert (jobs["run"], jobs["shift_run"]) == (3 * 2 * (4 + 4), 3 * 2)
 
 
 def test_the_published_grid_is_planned_without_any_data(
@@ -554,7 +557,8 @@ def test_the_published_grid_is_planned_without_any_data(
 ) -> None:
     ended = snakemake("-n", "--cores", "1", "--quiet", "rules", cwd=tmp_path)
     jobs = planned(ended)
-    assert jobs["run"] == 17575
+    assert jobs["run"] + jobs["shift_run"] == 17575
+    assert jobs["shift_run"] == 15 * 5 * 5
     assert jobs["features"] == 43
     assert jobs["shift_features"] == 15
     assert jobs["probes"] == 43 * 5

@@ -32,9 +32,18 @@ class Run:
     percent: int
 
     @classmethod
-    def named(cls, encoder: str, dataset: str, seed: str, condition: str, percent: str) -> Run:
-        """The run of a file name's parts."""
-        return cls(encoder, dataset, int(seed), condition, int(percent))
+    def named(
+        cls,
+        *,
+        encoder: str,
+        dataset: str,
+        seed: str,
+        percent: str,
+        condition: str = "",
+        target: str = "",
+    ) -> Run:
+        """The run of a file name's parts, in which a shift target stands for a condition."""
+        return cls(encoder, dataset, int(seed), condition or target, int(percent))
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@
 # Worked off by the warm main process, on a cluster too: milliseconds each.
 localrules:
     run,
+    shift_run,
     runs,
     kept_predictions,
     predictions,
@@ -30,20 +31,44 @@ rule probes:
         "../scripts/probes.py"
 
 
+# Runs take no core of their own: the main process works them off in its threads, hundreds at each
+# round of the scheduler, while the cores are for the jobs that need one.
 rule run:
     input:
         probe=LAYOUT.probe,
         features=LAYOUT.features,
         manifest=LAYOUT.manifest,
         split=LAYOUT.split,
-        target=shift_manifest,
-        clean=clean_run,
     output:
         LAYOUT.run,
     log:
         LAYOUT.log("run", "{encoder}/{dataset}/seed{seed}/{condition}/frac{percent}"),
+    threads: 0
     params:
-        apart=lambda wc: CONFIG.dataset(wc.dataset).apart,
+        apart=classes_apart,
+    run:
+        from crsbench.runs import Run, RunFiles, evaluate_run
+
+        files = RunFiles(*map(str, input))
+        evaluate_run(Run.named(**wildcards), files, output[0], params.apart)
+
+
+# A rule of its own, since patterns are planned faster than functions.
+rule shift_run:
+    input:
+        probe=LAYOUT.probe,
+        features=LAYOUT.features.replace("{condition}", "{target}"),
+        manifest=LAYOUT.manifest,
+        split=LAYOUT.split,
+        target=LAYOUT.manifest.replace("{dataset}", "{target}"),
+        clean=LAYOUT.run.replace("{condition}", "clean"),
+    output:
+        LAYOUT.run.replace("{condition}", "{target}"),
+    log:
+        LAYOUT.log("run", "{encoder}/{dataset}/seed{seed}/{target}/frac{percent}"),
+    threads: 0
+    params:
+        apart=classes_apart,
     run:
         from crsbench.runs import Run, RunFiles, evaluate_run
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 from PIL import Image
-from scipy.fft import dctn
 
 SIDE, FREQUENCIES = 64, 16
 BITS = FREQUENCIES * FREQUENCIES
@@ -20,6 +19,8 @@ WORDS = BITS // 64
 def perceptual_hash(image: Image.Image) -> str:
     """The 256-bit DCT hash of an RGB or grey image, as 64 hexadecimal digits."""
     grey = image.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX)
+    from scipy.fft import dctn  # here: every job imports this module, few hash images
+
     low = dctn(np.asarray(grey, dtype=np.float64), norm="ortho")[:FREQUENCIES, :FREQUENCIES]
     return np.packbits(low.ravel() > np.median(low)).tobytes().hex()
 
