@@ -34,6 +34,15 @@ localrules:
 
 onstart:
     lift_rate_limit()
+    follow_jobs()
+
+
+onsuccess:
+    tell_what_was_made()
+
+
+onerror:
+    tell_failures()
 
 
 rule all:

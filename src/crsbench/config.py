@@ -130,7 +130,8 @@ class Config:
     """A run of the benchmark.
 
     `encoders` and `datasets` are the panel in the order of the config; `targets` are the foreign
-    data sets that a panel data set names under `shift`. `settings` is the config as written.
+    data sets that a panel data set names under `shift`. `settings` is the config as written. An
+    encoder that is left out on every data set is not in `encoders`.
     """
 
     home: Path
@@ -142,6 +143,8 @@ class Config:
     fractions: tuple[int, ...]
     perturbations: Mapping[str, tuple[float, ...]]
     settings: Mapping[str, Any] = field(repr=False)
+    left_out: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Cells (encoder, data set) that the config leaves out of the panel, each with its reason."""
 
     @property
     def data_root(self) -> Path:
@@ -224,16 +227,18 @@ def load_config(settings: Mapping[str, Any], home: Path) -> Config:
         name: _dataset_entry(name, spec, dataset_file)
         for name, spec in _select(target_names, dataset_specs, "shift target", dataset_file)
     }
+    left_out = _left_out(settings, encoders, datasets)
     config = Config(
         home=home,
         results=Path(settings["results"]),
-        encoders=encoders,
+        encoders=_with_a_cell(encoders, datasets, left_out),
         datasets=datasets,
         targets=targets,
         seeds=tuple(settings["seeds"]),
         fractions=tuple(sorted(settings["fractions"])),
         perturbations={k: tuple(v) for k, v in settings["perturbations"].items()},
         settings=settings,
+        left_out=left_out,
     )
     _check_relations(config, encoder_file, dataset_specs)
     named = [settings["studies"]["baseline_encoder"]]
@@ -483,6 +488,44 @@ def _select(
                 f"{file} has: {', '.join(sorted(registry))}."
             )
     return [(name, registry[name]) for name in names]
+
+
+def _left_out(
+    settings: Mapping[str, Any],
+    encoders: Mapping[str, EncoderEntry],
+    datasets: Mapping[str, DatasetEntry],
+) -> dict[tuple[str, str], str]:
+    """The cells that `without` names by `encoder` or `encoder/dataset`."""
+    cells = {}
+    for name, reason in settings.get("without", {}).items():
+        encoder, separator, dataset = name.partition("/")
+        for part, known in ((encoder, encoders), (dataset if separator else None, datasets)):
+            if part is not None and part not in known:
+                raise UserError(
+                    f"the config: without names '{name}', but '{part}' is not in the panel"
+                    f"{nearest(part, known)}; allowed: {', '.join(known)}."
+                )
+        wanted = [dataset] if separator else list(datasets)
+        cells |= {(encoder, each): reason for each in wanted}
+    return cells
+
+
+def _with_a_cell(
+    encoders: Mapping[str, EncoderEntry],
+    datasets: Mapping[str, DatasetEntry],
+    left_out: Mapping[tuple[str, str], str],
+) -> dict[str, EncoderEntry]:
+    """The encoders that have a cell; all of those that nothing was left out of."""
+    gone = {encoder for encoder, _ in left_out}
+    kept = {
+        name: entry
+        for name, entry in encoders.items()
+        if name not in gone
+        or any((name, d) not in left_out and d not in entry.without_datasets for d in datasets)
+    }
+    if not kept:
+        raise UserError("the config: without leaves no encoder in the panel.")
+    return kept
 
 
 def _check_embeddings(encoder: EncoderEntry, file: Path) -> None:

@@ -34,6 +34,22 @@ def told_in_one_sentence(log: str) -> Iterator[None]:
     _note(log, "done\n")
 
 
+@contextmanager
+def cause_in(log: str) -> Iterator[None]:
+    """Run a job in the workflow's own process: what it raises is left in `log` and passes on.
+
+    As `told_in_one_sentence`, but a job that ends well writes nothing, since there are thousands.
+    """
+    try:
+        yield
+    except UserError as error:
+        _note(log, f"{error}\n")
+        raise
+    except Exception:
+        _note(log, traceback.format_exc())
+        raise
+
+
 def _note(log: str, text: str) -> None:
     """Write the log; where it can't be written the sentence itself must still be told."""
     with suppress(OSError):

@@ -54,12 +54,13 @@ class Grid:
 
     @property
     def cells(self) -> list[Cell]:
-        """The encoder × data set pairs, without those that an encoder's entry excludes."""
+        """The encoder × data set pairs, without those that its entry or the config excludes."""
         return [
             Cell(encoder.name, dataset)
             for encoder in self.config.encoders.values()
             for dataset in self.config.datasets
             if dataset not in encoder.without_datasets
+            and (encoder.name, dataset) not in self.config.left_out
         ]
 
     def batches(self, size: int) -> list[list[Cell]]:

@@ -1,5 +1,6 @@
 # Shared by all: the configuration, the grid, the names of the files, the input functions.
 import gc
+import logging
 import os
 import re
 import sys
@@ -14,8 +15,9 @@ OTHERS = os.environ.get("PYTHONPATH", "")
 os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, [str(HOME / "src"), OTHERS])))
 
 from crsbench.config import load_config
+from crsbench.console import Console, failure_report, is_noise, summary
 from crsbench.data.readers import source_tables
-from crsbench.errors import UserError
+from crsbench.errors import UserError, cause_in
 from crsbench.features.embeddings import embedding_files
 from crsbench.grid import Grid, Layout
 from crsbench.resources import NEEDS, control_needs
@@ -34,6 +36,7 @@ except UserError as error:
 
 GRID = Grid(CONFIG)
 LAYOUT = Layout(CONFIG.results)
+CONSOLE = Console()
 STUDY_NAMES = []  # each file of rules adds the studies that it makes
 
 
@@ -84,11 +87,31 @@ def encoder_spec(wc):
     """What decides the encoder's features: a title or a licence does not."""
     if wc.dataset in CONFIG.encoders[wc.encoder].without_datasets:
         raise WorkflowError(f"The encoder '{wc.encoder}' has no cell on '{wc.dataset}'.")
+    if (wc.encoder, wc.dataset) in CONFIG.left_out:
+        raise WorkflowError(f"The config leaves '{wc.encoder}' out on '{wc.dataset}' (without).")
     return CONFIG.encoders[wc.encoder].feature_spec
 
 
 def classes_apart(wc):
     return CONFIG.dataset(wc.dataset).apart
+
+
+def follow_jobs():
+    """One line of progress in place of several a job, and a record of what fails."""
+    logger = logging.getLogger("snakemake.logging")
+    for handler in logger.handlers:
+        if handler.name == "DefaultStreamHandler":
+            handler.addFilter(lambda record: not is_noise(record))
+    logger.addHandler(CONSOLE)
+
+
+def tell_failures():
+    without = CONFIG.settings.get("without", {})
+    print(f"\n{failure_report(CONSOLE, sys.argv, without)}", file=sys.stderr)
+
+
+def tell_what_was_made():
+    print(f"\n{summary(CONSOLE, CONFIG.results, LAYOUT.report)}", file=sys.stderr)
 
 
 def lift_rate_limit():

@@ -54,7 +54,8 @@ rule test_set:
     run:
         from crsbench.data.splits import write_test
 
-        write_test(output[0], input.manifest, params.share)
+        with cause_in(log[0]):
+            write_test(output[0], input.manifest, params.share)
 
 
 rule split:
@@ -72,7 +73,8 @@ rule split:
         from crsbench.data.splits import write_split
 
         names = input.manifest, input.test, int(wildcards.seed)
-        write_split(output[0], *names, params.fractions, params.calibration)
+        with cause_in(log[0]):
+            write_split(output[0], *names, params.fractions, params.calibration)
 
 
 rule audit:

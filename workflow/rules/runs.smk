@@ -50,7 +50,8 @@ rule run:
         from crsbench.runs import Run, RunFiles, evaluate_run
 
         files = RunFiles(*map(str, input))
-        evaluate_run(Run.named(**wildcards), files, output[0], params.apart)
+        with cause_in(log[0]):
+            evaluate_run(Run.named(**wildcards), files, output[0], params.apart)
 
 
 # A rule of its own, since patterns are planned faster than functions.
@@ -73,7 +74,8 @@ rule shift_run:
         from crsbench.runs import Run, RunFiles, evaluate_run
 
         files = RunFiles(*map(str, input))
-        evaluate_run(Run.named(**wildcards), files, output[0], params.apart)
+        with cause_in(log[0]):
+            evaluate_run(Run.named(**wildcards), files, output[0], params.apart)
 
 
 rule runs:
@@ -104,7 +106,10 @@ rule kept_predictions:
         from crsbench.predictions import keep_predictions
 
         files = input.probe, input.manifest, input.split
-        keep_predictions(output[0], *files, params.conditions, input.features, input.targets)
+        with cause_in(log[0]):
+            keep_predictions(
+                output[0], *files, params.conditions, input.features, input.targets
+            )
 
 
 rule predictions:
