@@ -11,7 +11,7 @@ import yaml
 
 from crsbench.config import load_config
 from crsbench.errors import UserError
-from crsbench.grid import Grid
+from crsbench.grid import Cell, Grid
 
 Settings = Callable[[str], dict[str, Any]]
 Plain = Callable[[], dict[str, Any]]
@@ -69,6 +69,10 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (_set("perturbations.jpeg", [0]), r"perturbations.jpeg.0 is 0"),
         (_set("results", "re{sults}"), r"results is"),
         (lambda c: c.pop("probe"), r"lacks the key 'probe'"),
+        (_set("without", ["lite0_128px"]), r"without is"),
+        (_set("without", {"lite0": "why"}), r"without names 'lite0'.*did you mean 'lite0_128px'"),
+        (_set("without", {"lite0_128px/skin": "why"}), r"but 'skin' is not in the panel"),
+        (_set("without", {"lite0_128px": ""}), r"without.lite0_128px is"),
         (_set("encoder_registry", "config/none.yaml"), r"none.yaml cannot be read"),
     ],
 )
@@ -300,3 +304,24 @@ def test_degradations_of_a_modality_are_off_unless_the_config_names_them(
     config["perturbations"]["colimation"] = [0.9]
     with pytest.raises(UserError, match=r"'colimation'.*did you mean 'collimation'"):
         load_config(config, home)
+
+
+def test_cells_left_out_leave_the_grid_and_an_encoder_without_cells_leaves_the_panel(
+    settings: Settings, home: Path
+) -> None:
+    content = settings("demo")
+    whole = Grid(load_config(content, home))
+    content["without"] = {"lite0_128px/phantom_skin": "a", "lite1_128px": "b"}
+    config = load_config(content, home)
+    grid = Grid(config)
+    gone = set(whole.cells) - set(grid.cells)
+    assert gone == {
+        Cell("lite0_128px", "phantom_skin"),
+        *(Cell("lite1_128px", dataset) for dataset in config.datasets),
+    }
+    assert list(config.encoders) == [n for n in content["encoders"] if n != "lite1_128px"]
+    assert config.left_out[("lite0_128px", "phantom_skin")] == "a"
+    assert config.left_out[("lite1_128px", "phantom_chest")] == "b"
+    content["without"] = dict.fromkeys(content["encoders"], "all")
+    with pytest.raises(UserError, match="leaves no encoder"):
+        load_config(content, home)

@@ -118,6 +118,20 @@ def test_floors_come_last_without_a_rank_and_untrained_weights_are_marked(
     assert "floor" in board[2][1]
 
 
+def test_cells_left_out_are_named_with_their_reason(
+    page: Callable[..., str], made: dict[str, Material], tmp_path: Path
+) -> None:
+    assert "Left out of the panel" not in page()
+    left_out = {("a", "d"): WILD, ("gone", "d"): "no weights"}
+    write_report(tmp_path / "other.html", replace(made["last"], left_out=left_out))
+    html = (tmp_path / "other.html").read_text("utf-8")
+    note = html[html.index("Left out of the panel") :].split("</div>")[0]
+    assert "A on Data" in note
+    assert "gone on Data" in note
+    assert "no weights" in note
+    assert "<script" not in note
+
+
 def test_names_are_shown_not_executed(page: Callable[..., str]) -> None:
     plain, wild = page(), page({"a": {"title": WILD}})
     assert wild.count("<script") == plain.count("<script") == 3

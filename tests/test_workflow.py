@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -505,7 +507,7 @@ def test_a_deleted_run_asked_by_its_path_is_the_only_job(project: Project) -> No
 def test_a_new_encoder_reruns_no_existing_cell(project: Project) -> None:
     project.edit("encoders", lambda registry: registry.update(more=own_encoder("spread")))
     project.edit("config", lambda config: config["encoders"].append("more"))
-    ended = project.run("-n")
+    ended = project.run("-n", "--quiet", "host")
     assert planned(ended) == {
         **{"features": 2, "shift_features": 1, "probes": 4},
         **{"run": 2 * 2 * (4 + 4), "shift_run": 2 * 2},
@@ -519,7 +521,7 @@ def test_a_new_encoder_reruns_no_existing_cell(project: Project) -> None:
 
 def test_a_changed_encoder_reruns_its_own_cells_only(project: Project) -> None:
     project.edit("encoders", lambda registry: registry["spread"]["preprocessing"].update(size=17))
-    ended = project.run("-n")
+    ended = project.run("-n", "--quiet", "host")
     assert planned(ended)["features"] == 2
     assert planned(ended)["run"] == 2 * 2 * (4 + 4)
     assert planned(ended)["shift_run"] == 2 * 2
@@ -635,6 +637,32 @@ def test_non_finite_features_end_in_one_sentence(project: Project) -> None:
     told(project.run("--", target), "'broken' gave a non-finite feature for image 't000' under")
     log = project.results / "logs/features/broken/tints.log"
     assert "non-finite feature for image 't000'" in log.read_text("utf-8")
+
+
+def test_a_failed_encoder_does_not_block_the_score_of_the_others(project: Project) -> None:
+    for name in ("tables/crs.parquet", "tables/runs.parquet"):
+        (project.results / name).unlink()
+    project.edit("config", lambda config: config["encoders"].append("broken"))
+    ended = project.run("--", "crs")
+    told(ended, r"\d jobs failed; \d+ steps were not made")
+    assert not (project.results / "tables/crs.parquet").exists()
+    output = ended.stdout + ended.stderr
+    assert "target  results/features/broken/tints/clean.arrow" in output
+    assert re.search("cause   The encoder 'broken' gave a non-finite feature for image", output)
+    assert "log     results/logs/features/broken/tints.log" in output
+    command = next(line for line in output.splitlines() if "without=" in line)
+    setting = shlex.split(command)[-1]
+    assert setting.startswith("without={")
+    ended = project.run("--config", setting, "--", "crs")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    crs = pd.read_parquet(project.results / "tables/crs.parquet")
+    assert set(crs["encoder"]) == {"means", "spread", "floor"}
+    target = "results/features/broken/tints/clean.arrow"
+    only_there = f"without={json.dumps({'broken/tints': 'it has no tints'})}"
+    told(
+        project.run("-n", "--config", only_there, "--", target),
+        "The config leaves 'broken' out on 'tints'",
+    )
 
 
 def test_a_data_set_without_reader_says_that_it_can_only_be_planned(

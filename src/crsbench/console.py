@@ -157,7 +157,7 @@ def failure_report(console: Console, argv: Sequence[str], without: Mapping[str, 
         reasons = {cell: f"{failed.rule} failed: {failed.cause}" for cell, failed in cells.items()}
         setting = f"without={json.dumps({**without, **reasons}, ensure_ascii=False)}"
         lines += [
-            "  To score the panel without these cells, which the report then names with the reason:",
+            "  To score the panel without these cells, which the report then names with the cause:",
             f"  {shlex.join(command_for(argv, [], setting))}",
             "",
         ]

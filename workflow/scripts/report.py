@@ -21,6 +21,7 @@ with told_in_one_sentence(snakemake.log[0]):
         targets=params.targets,
         scoring=load_scoring(files.scoring),
         audits=[read_json(file) for file in files.audits],
+        left_out=config.left_out,
         gallery=gallery(config, Layout(config.results), shown),
         provenance=provenance(home, params.settings, runs),
     )

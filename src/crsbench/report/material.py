@@ -64,6 +64,8 @@ class Material:
     targets: Entries
     scoring: Scoring
     audits: Sequence[Mapping[str, Any]] = ()
+    left_out: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """Cells (encoder, data set) that the config leaves out of the panel, each with its reason."""
     gallery: Sequence[Mapping[str, Any]] = ()
     """From :func:`crsbench.report.gallery.gallery`."""
     provenance: Mapping[str, Any] = field(default_factory=dict)

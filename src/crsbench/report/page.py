@@ -52,6 +52,7 @@ def write_report(output: Path | str, material: Material) -> None:
             downloads=_downloads(material),
             encoders=charts.encoder_entries(material),
             synthetic=material.synthetic,
+            left_out=_left_out(material),
             scoring=material.scoring,
         )
     )
@@ -115,6 +116,14 @@ def _headline(material: Material) -> dict[str, str]:
         "leaders": headline.by_auroc(crs, titles),
         "agreement": agreement.sentence if agreement else "",
     }
+
+
+def _left_out(material: Material) -> list[dict[str, str]]:
+    titles = material.titles
+    return [
+        {"cell": f"{titles.get(encoder, encoder)} on {titles[dataset]}", "reason": reason}
+        for (encoder, dataset), reason in material.left_out.items()
+    ]
 
 
 def _themes(material: Material) -> list[dict[str, Any]]:
