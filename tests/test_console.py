@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from crsbench.console import Console, clock, command_for, failure_report, is_noise, summary
-from crsbench.errors import UserError, cause_in
+from crsbench.errors import UserError, attempt
 
 ARGV = ["snakemake", "--cores", "2", "--configfile", "my config.yaml", "-n", "--", "crs"]
 CELL = {"encoder": "means", "dataset": "tints"}
@@ -21,6 +21,10 @@ CELL = {"encoder": "means", "dataset": "tints"}
 
 def record(event: str, **fields: Any) -> logging.LogRecord:
     return logging.makeLogRecord({"event": event, **fields})
+
+
+def broken(name: str) -> None:
+    raise UserError(f"The encoder '{name}' is broken: it's not finite.")
 
 
 def started(console: Console, jobid: int, rule: str = "run", **wildcards: str) -> None:
@@ -36,8 +40,8 @@ def test_the_table_names_target_cause_log_and_the_command_to_make_it_alone(tmp_p
     console = Console(io.StringIO())
     log = tmp_path / "features.log"
     started(console, 1, "features", **CELL)
-    with pytest.raises(UserError), cause_in(str(log)):
-        raise UserError("The encoder 'means' is broken: it's not finite.")
+    with pytest.raises(UserError):
+        attempt(str(log), broken, "means")
     failed(console, 1, "results/ein Ordner/clean.arrow", log, "features")
     console.handle(record("progress", done=3, total=10))
     told = failure_report(console, ARGV, {})

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 
 class UserError(Exception):
@@ -34,14 +35,13 @@ def told_in_one_sentence(log: str) -> Iterator[None]:
     _note(log, "done\n")
 
 
-@contextmanager
-def cause_in(log: str) -> Iterator[None]:
-    """Run a job in the workflow's own process: what it raises is left in `log` and passes on.
+def attempt(log: str, work: Callable[..., None], *arguments: Any) -> None:
+    """Do a job in the workflow's own process: what it raises is left in `log` and passes on.
 
     As `told_in_one_sentence`, but a job that ends well writes nothing, since there are thousands.
     """
     try:
-        yield
+        work(*arguments)
     except UserError as error:
         _note(log, f"{error}\n")
         raise

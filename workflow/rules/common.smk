@@ -17,7 +17,7 @@ os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, [str(HOME / "src"), OT
 from crsbench.config import load_config
 from crsbench.console import Console, failure_report, is_noise, summary
 from crsbench.data.readers import source_tables
-from crsbench.errors import UserError, cause_in
+from crsbench.errors import UserError, attempt
 from crsbench.features.embeddings import embedding_files
 from crsbench.grid import Grid, Layout
 from crsbench.resources import NEEDS, control_needs

@@ -54,8 +54,7 @@ rule test_set:
     run:
         from crsbench.data.splits import write_test
 
-        with cause_in(log[0]):
-            write_test(output[0], input.manifest, params.share)
+        attempt(log[0], write_test, output[0], input.manifest, params.share)
 
 
 rule split:
@@ -73,8 +72,8 @@ rule split:
         from crsbench.data.splits import write_split
 
         names = input.manifest, input.test, int(wildcards.seed)
-        with cause_in(log[0]):
-            write_split(output[0], *names, params.fractions, params.calibration)
+        settings = params.fractions, params.calibration
+        attempt(log[0], write_split, output[0], *names, *settings)
 
 
 rule audit:

@@ -49,9 +49,8 @@ rule run:
     run:
         from crsbench.runs import Run, RunFiles, evaluate_run
 
-        files = RunFiles(*map(str, input))
-        with cause_in(log[0]):
-            evaluate_run(Run.named(**wildcards), files, output[0], params.apart)
+        run = Run.named(**wildcards), RunFiles(*map(str, input))
+        attempt(log[0], evaluate_run, *run, output[0], params.apart)
 
 
 # A rule of its own, since patterns are planned faster than functions.
@@ -73,9 +72,8 @@ rule shift_run:
     run:
         from crsbench.runs import Run, RunFiles, evaluate_run
 
-        files = RunFiles(*map(str, input))
-        with cause_in(log[0]):
-            evaluate_run(Run.named(**wildcards), files, output[0], params.apart)
+        run = Run.named(**wildcards), RunFiles(*map(str, input))
+        attempt(log[0], evaluate_run, *run, output[0], params.apart)
 
 
 rule runs:
@@ -106,10 +104,8 @@ rule kept_predictions:
         from crsbench.predictions import keep_predictions
 
         files = input.probe, input.manifest, input.split
-        with cause_in(log[0]):
-            keep_predictions(
-                output[0], *files, params.conditions, input.features, input.targets
-            )
+        tested = params.conditions, input.features, input.targets
+        attempt(log[0], keep_predictions, output[0], *files, *tested)
 
 
 rule predictions:
