@@ -52,12 +52,9 @@ WEIGHED_RUNS = {
     cell.encoder: LAYOUT.run_file(Run(cell.encoder, cell.dataset, CONFIG.seeds[0], "clean", 100))
     for cell in GRID.cells
 }
-# Where data and weights lie is not part of a result, nor of what is told of it.
-TOLD_SETTINGS = {
-    key: value
-    for key, value in CONFIG.settings.items()
-    if key not in ("results", "data_root", "weights_root")
-}
+# Where data, weights and registries lie is not part of a result, nor of what is told of it.
+PLACES = ["results", "data_root", "weights_root", "encoder_registry", "dataset_registry", "scoring"]
+TOLD_SETTINGS = {key: value for key, value in CONFIG.settings.items() if key not in PLACES}
 # Whose images the report may show: those that a program drew, and those that the config names.
 SHOWN_DATASETS = [
     name
