@@ -43,9 +43,8 @@ def test_the_table_names_target_cause_log_and_the_command_to_make_it_alone(tmp_p
     with pytest.raises(UserError):
         attempt(str(log), broken, "means")
     failed(console, 1, "results/ein Ordner/clean.arrow", log, "features")
-    console.handle(record("progress", done=3, total=10))
-    told = failure_report(console, ARGV, {})
-    assert told.startswith("1 job failed; 7 steps were not made.")
+    told = failure_report(console, ARGV, {}, 10)
+    assert told.startswith("1 job failed; 0 of 10 steps were made.")
     assert "  cause   The encoder 'means' is broken: it's not finite.\n" in told
     assert f"  log     {log}\n" in told
     alone = next(line for line in told.splitlines() if line.startswith("  alone"))
@@ -59,7 +58,7 @@ def test_the_command_that_scores_the_others_leaves_out_all_that_failed(tmp_path:
     started(console, 1, "features", **CELL)
     failed(console, 1, "a.arrow", "", "features")
     argv = [*ARGV[:5], "--config", "results=r", 'without={"old": "why"}', "--", "crs"]
-    command = failure_report(console, argv, {"old": "why"}).splitlines()[-1]
+    command = failure_report(console, argv, {"old": "why"}, 10).splitlines()[-1]
     words = shlex.split(command)
     assert words[-3:-1] == ["--config", "results=r"]
     left_out = json.loads(words[-1].removeprefix("without="))
@@ -74,7 +73,7 @@ def test_jobs_that_fail_of_one_cause_are_told_once(tmp_path: Path) -> None:
         started(console, jobid, **CELL)
         log.write_text("Traceback ...\nValueError: no\n")
         failed(console, jobid, f"{jobid}.json", log)
-    told = failure_report(console, ARGV, {})
+    told = failure_report(console, ARGV, {}, 10)
     assert told.startswith("5 jobs failed")
     assert "0.json (and 4 more of the same cause)" in told
     assert told.count("ValueError: no") == 1 + 1  # the table, and the reason in the command
@@ -88,7 +87,7 @@ def test_a_log_of_an_earlier_attempt_is_no_cause(tmp_path: Path) -> None:
         record("job_info", jobid=1, rule_name="run", wildcards={}, created=time.time() + 60)
     )
     failed(console, 1, "a.json", log)
-    assert "an old sentence" not in failure_report(console, ARGV, {})
+    assert "an old sentence" not in failure_report(console, ARGV, {}, 10)
 
 
 def test_what_a_later_attempt_mends_is_no_failure() -> None:
@@ -98,7 +97,7 @@ def test_what_a_later_attempt_mends_is_no_failure() -> None:
     started(console, 1)
     console.handle(record("job_finished", job_id=1))
     assert console.failures == []
-    assert "no job failed" in failure_report(console, ARGV, {})
+    assert "no job failed" in failure_report(console, ARGV, {}, 10)
     assert summary(console, "results", "page.html").startswith("Made 1 step in 0:0")
 
 

@@ -69,8 +69,6 @@ class Console(logging.Handler):
         self._started = self._written = time.monotonic()
         self._running: dict[int, logging.LogRecord] = {}
         self._failures: dict[int, Failure] = {}
-        self.left = 0
-        """Steps that are not done."""
         self.finished: Counter[str] = Counter()
         """Finished jobs by rule."""
 
@@ -101,7 +99,6 @@ class Console(logging.Handler):
                     start.created,
                 )
             case "progress":
-                self.left = record.total - record.done
                 self._show(record.done, record.total)
 
     def _show(self, done: int, total: int) -> None:
@@ -127,18 +124,22 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def failure_report(console: Console, argv: Sequence[str], without: Mapping[str, str]) -> str:
+def failure_report(
+    console: Console, argv: Sequence[str], without: Mapping[str, str], steps: int
+) -> str:
     """One table of what failed and why, each with its log and the command to make it alone.
 
     Where cells of the panel failed it ends with the command that scores the others without them.
 
-    argv: the run's command line; without: the cells that its config leaves out already.
+    argv: the run's command line; without: the cells that its config leaves out already; steps: how
+    many the run should have made.
     """
     failures = console.failures
     if not failures:
         return "The run ended early; no job failed. Say the same command again to go on."
     jobs = "1 job failed" if len(failures) == 1 else f"{len(failures)} jobs failed"
-    lines = [f"{jobs}; {console.left:,} steps were not made.", ""]
+    made = sum(console.finished.values())
+    lines = [f"{jobs}; {made:,} of {steps:,} steps were made.", ""]
     alike: dict[tuple[str, str], list[Failure]] = {}
     for failure in failures:
         alike.setdefault((failure.rule, failure.cause), []).append(failure)

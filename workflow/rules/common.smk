@@ -107,7 +107,8 @@ def follow_jobs():
 
 def tell_failures():
     without = CONFIG.settings.get("without", {})
-    print(f"\n{failure_report(CONSOLE, sys.argv, without)}", file=sys.stderr)
+    told = failure_report(CONSOLE, sys.argv, without, len(workflow.dag))
+    print(f"\n{told}", file=sys.stderr)
 
 
 def tell_what_was_made():
