@@ -320,6 +320,10 @@ def test_cells_left_out_leave_the_grid_and_an_encoder_without_cells_leaves_the_p
         *(Cell("lite1_128px", dataset) for dataset in config.datasets),
     }
     assert list(config.encoders) == [n for n in content["encoders"] if n != "lite1_128px"]
+    assert config.settings["adaptation"]["encoders"] == ["lite0_128px"]
+    assert "depth_sweep" in config.settings
+    content["without"]["lite0_128px"] = "c"
+    assert not {"adaptation", "depth_sweep"} & set(load_config(content, home).settings)
     assert config.left_out[("lite0_128px", "phantom_skin")] == "a"
     assert config.left_out[("lite1_128px", "phantom_chest")] == "b"
     content["without"] = dict.fromkeys(content["encoders"], "all")

@@ -131,7 +131,8 @@ class Config:
 
     `encoders` and `datasets` are the panel in the order of the config; `targets` are the foreign
     data sets that a panel data set names under `shift`. `settings` is the config as written. An
-    encoder that is left out on every data set is not in `encoders`.
+    encoder that is left out on every data set is not in `encoders`, nor in the sections of the
+    settings that have `encoders` of their own.
     """
 
     home: Path
@@ -228,10 +229,12 @@ def load_config(settings: Mapping[str, Any], home: Path) -> Config:
         for name, spec in _select(target_names, dataset_specs, "shift target", dataset_file)
     }
     left_out = _left_out(settings, encoders, datasets)
+    panel = _with_a_cell(encoders, datasets, left_out)
+    settings = _without(settings, set(encoders) - set(panel))
     config = Config(
         home=home,
         results=Path(settings["results"]),
-        encoders=_with_a_cell(encoders, datasets, left_out),
+        encoders=panel,
         datasets=datasets,
         targets=targets,
         seeds=tuple(settings["seeds"]),
@@ -526,6 +529,29 @@ def _with_a_cell(
     if not kept:
         raise UserError("the config: without leaves no encoder in the panel.")
     return kept
+
+
+def _without(settings: Mapping[str, Any], gone: set[str]) -> dict[str, Any]:
+    """The settings whose sections with `encoders` of their own no longer name those that are gone.
+
+    A section without any left is as absent.
+    """
+    kept = {}
+    for key, section in settings.items():
+        if isinstance(section, Mapping) and gone & set(section.get("encoders", ())):
+            section = _names_dropped(section, gone)
+            if not section["encoders"]:
+                continue
+        kept[key] = section
+    return kept
+
+
+def _names_dropped(content: Any, gone: set[str]) -> Any:
+    if isinstance(content, Mapping):
+        return {k: _names_dropped(value, gone) for k, value in content.items() if k not in gone}
+    if isinstance(content, list):
+        return [item for item in content if not (isinstance(item, str) and item in gone)]
+    return content
 
 
 def _check_embeddings(encoder: EncoderEntry, file: Path) -> None:
