@@ -319,8 +319,8 @@ class DirichletScaling(Calibrator):
     alone can express every a and b, so only the intercept penalty acts.
 
     The penalties minimise the log-loss of a grouped, stratified cross-validation inside the
-    calibration set, for each label on its own; ties go to the stronger. Where no folds can be made
-    the strongest are taken.
+    calibration set, for each label on its own: first the off-diagonal one, then that of the
+    intercept. Ties go to the stronger; where no folds can be made the strongest are taken.
 
     Attributes:
         weight_: (K, K), or (K, 2) with each label's a and b. intercept_: (K,).
@@ -366,18 +366,10 @@ class DirichletScaling(Calibrator):
     def _fit_classes(
         self, logs: FloatArray, truth: FloatArray, fold: IntArray, n_folds: int
     ) -> None:
-        grid = [(off, mid) for off in OFF_DIAGONAL_PENALTIES for mid in INTERCEPT_PENALTIES]
-        losses = np.zeros(len(grid))
-        for held_out in range(n_folds):
-            test = fold == held_out
-            likelihood = DirichletLikelihood(logs[~test], truth[~test])
-            theta = likelihood.identity
-            for place, penalties in enumerate(grid):
-                theta = minimise(likelihood.penalised(*penalties), theta, _ROUGHLY)
-                weight, intercept = _split(theta, self.n_classes_)
-                predicted = softmax(logs[test] @ weight.T + intercept)
-                losses[place] -= _log((predicted * truth[test]).sum(axis=1)).sum()
-        chosen = grid[_least(losses)]
+        folds = _DirichletFolds(logs, truth, fold, n_folds)
+        middle = INTERCEPT_PENALTIES[len(INTERCEPT_PENALTIES) // 2]
+        off, _ = folds.best([(penalty, middle) for penalty in OFF_DIAGONAL_PENALTIES])
+        chosen = folds.best([(off, penalty) for penalty in INTERCEPT_PENALTIES])
         likelihood = DirichletLikelihood(logs, truth)
         theta = minimise(likelihood.penalised(*chosen), likelihood.identity)
         self.weight_, self.intercept_ = _split(theta, self.n_classes_)
@@ -420,7 +412,7 @@ def load_calibrator(path: Path | str) -> Calibrator:
 
 # --- helpers -------------------------------------------------------------------------------------
 
-_ROUGHLY = 1e-3  # tolerance of fits that only a choice hangs on
+_ROUGHLY = 1e-2  # tolerance of fits that only a choice hangs on
 _TIE = 1e-6  # out-of-fold losses closer than this share are one
 
 
@@ -437,6 +429,28 @@ def _isotonic(scores: FloatArray, truth: IntArray) -> tuple[FloatArray, FloatArr
     inner = np.zeros(len(y), dtype=bool)
     inner[1:-1] = (y[1:-1] == y[:-2]) & (y[1:-1] == y[2:])
     return x[~inner], y[~inner]
+
+
+class _DirichletFolds:
+    """Multi-class Dirichlet scaling in cross-validation."""
+
+    def __init__(self, logs: FloatArray, truth: FloatArray, fold: IntArray, n_folds: int) -> None:
+        self._n_classes = logs.shape[1]
+        self._parts = []
+        for test in (fold == held_out for held_out in range(n_folds)):
+            likelihood = DirichletLikelihood(logs[~test], truth[~test])
+            self._parts.append((likelihood, logs[test], truth[test] == 1))
+
+    def best(self, grid: Sequence[tuple[float, float]]) -> tuple[float, float]:
+        """The penalties of the grid with the least log-loss; the first without folds."""
+        losses = np.zeros(len(grid))
+        for likelihood, logs, truth in self._parts:
+            theta = likelihood.identity
+            for place, penalties in enumerate(grid):
+                theta = minimise(likelihood.penalised(*penalties), theta, _ROUGHLY)
+                weight, intercept = _split(theta, self._n_classes)
+                losses[place] -= _log(softmax(logs @ weight.T + intercept)[truth]).sum()
+        return grid[_least(losses)]
 
 
 def _fit_beta(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg.lapack import dposv
 from scipy.optimize import brentq
 
 FloatArray = npt.NDArray[np.float64]
@@ -30,13 +30,15 @@ def minimise(objective: Objective, start: FloatArray, tolerance: float = 1e-9) -
     tolerance: it ends when Newton's model expects a smaller decrease, in nats over all cases; the
     last step is taken.
 
-    Raises FloatingPointError when the objective is no longer finite or the iterations run out:
-    neither happens to finite data.
+    Raises FloatingPointError when the Hessian is not positive definite in float64 or the iterations
+    run out: neither happens to finite data.
     """
     theta = start
     value, gradient, hessian = objective(theta)
     for _ in range(_MAX_ITERATIONS):
-        step = cho_solve(cho_factor(hessian), gradient)
+        _, step, failed = dposv(hessian, gradient)  # by Cholesky's factors
+        if failed:
+            raise FloatingPointError("a Hessian of a likelihood is not positive definite")
         decrease = float(gradient @ step) / 2
         if decrease < tolerance:
             return theta - step
