@@ -6,8 +6,10 @@ from crsbench.files import read_table
 from crsbench.score import load_reference, load_scoring
 from crsbench.studies.base import Inputs, write_study
 from crsbench.studies.beyond import run_beyond
+from crsbench.threads import use_one_thread
 
 with told_in_one_sentence(snakemake.log[0]):
+    use_one_thread()
     config = load_config(snakemake.config, Path(snakemake.scriptdir).resolve().parents[1])
     files, params = snakemake.input, snakemake.params
     inputs = Inputs(

@@ -77,7 +77,7 @@ class Mahalanobis:
 
 
 def _principal(centred: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Variances (r,), largest first, and axes (d, r) of (n, d) centred rows; r ≤ min(n, d)."""
+    """Variances (r,), ascending, and axes (d, r) of (n, d) centred rows; r ≤ min(n, d)."""
     n, d = centred.shape
     if n > d:
         values, axes = np.linalg.eigh(centred.T @ centred / n)
@@ -86,7 +86,7 @@ def _principal(centred: FloatArray) -> tuple[FloatArray, FloatArray]:
     used = values > values[-1] * 1e-10
     values = values[used]
     axes = axes[:, used] if n > d else centred.T @ left[:, used] / np.sqrt(n * values)
-    return values[::-1], axes[:, ::-1]
+    return values, np.ascontiguousarray(axes)
 
 
 class NearestNeighbours:
