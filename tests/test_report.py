@@ -20,6 +20,7 @@ from crsbench.errors import UserError
 from crsbench.files import read_json, write_json, write_table
 from crsbench.grid import Layout
 from crsbench.report import Material, gallery, provenance, write_paper, write_report
+from crsbench.report.charts import chart_rows
 from crsbench.report.figures import latex_text, markdown_table
 from crsbench.report.leaderboard import axis_cells, seed_interval
 from crsbench.report.notes import NOTES, THEMES
@@ -278,3 +279,25 @@ def test_figures_for_papers_are_the_same_bytes_each_time(
 def test_every_study_has_a_note_for_the_report() -> None:
     assert set(STUDIES) <= set(NOTES)
     assert {note.theme for note in NOTES.values()} <= set(THEMES)
+
+
+def test_reliability_after_recalibration_pools_labels_by_their_cases(
+    page: Callable[..., str], made: dict[str, Material]
+) -> None:
+    page()
+    cell = {"encoder": "a", "dataset": "d", "condition": "clean", "bin": 3}
+    counts = ((10, 0.2, 0.4), (30, 0.24, 0.0), (0, np.nan, np.nan))
+    bins = [
+        {**cell, "method": method, "label": str(place), "count": count}
+        | {"mean_confidence": confidence, "accuracy": accuracy}
+        for place, (count, confidence, accuracy) in enumerate(counts)
+        for method in ("none", "chosen")
+    ]
+    before = {**cell, "count": 40, "confidence": 0.23, "accuracy": 0.5}
+    tables = {"confidence_bins": pd.DataFrame([before]), "reliability": pd.DataFrame(bins)}
+    material = replace(made["last"], tables={**made["last"].tables, **tables})
+    rows = {row["state"]: row for row in chart_rows(material)["reliability"]}
+    assert rows["before"]["accuracy"] == 0.5
+    assert rows["after"]["count"] == 40
+    assert rows["after"]["confidence"] == pytest.approx(0.23)
+    assert rows["after"]["accuracy"] == pytest.approx(0.1)

@@ -494,13 +494,14 @@ def _reliability_chart() -> Spec:
     view["layer"].insert(
         0,
         {
-            "transform": [{"aggregate": [], "groupby": ["dataset"]}],
-            "mark": {"type": "rule", "color": "var(--quiet)", "strokeDash": [4, 4]},
-            "encoding": {
-                "x": {"datum": 0},
-                "y": {"datum": 0},
-                "x2": {"datum": 1},
-                "y2": {"datum": 1},
+            "data": {
+                "values": [{"confidence": 0, "accuracy": 0}, {"confidence": 1, "accuracy": 1}]
+            },
+            "mark": {
+                "type": "line",
+                "color": "var(--quiet)",
+                "strokeDash": [4, 4],
+                "strokeWidth": 1,
             },
         },
     )
