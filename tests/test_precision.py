@@ -78,7 +78,8 @@ def test_one_that_looks_at_the_whole_batch_is_told_with_image_and_difference(
     with pytest.raises(
         UserError,
         match=r"'tried' for image '\d\d' differ alone and in a batch of 4 by \d\.\de-\d\d of their "
-        r"norm; allowed is 1e-03; an encoder must see each image by itself",
+        r"norm, most at index \d+ of 16 \(.+ and .+\); allowed is 1e-03; an encoder must see each "
+        r"image by itself",
     ) as error:
         check(views, batch_norm)
     assert "\n" not in str(error.value)
@@ -95,6 +96,27 @@ def test_the_image_that_differs_most_is_the_one_named(views: ImageViews) -> None
     # of thirty images the eight tried are 0, 4, 8, 12, 17, 21, 25 and 29, in batches of four
     with pytest.raises(UserError, match=r"image '(08|25)' differ .* by 5\.0e-01"):
         check(views, wrong_in_third_place)
+
+
+def test_the_value_that_differs_most_is_the_one_named(views: ImageViews) -> None:
+    def wrong_at_eleven(images: torch.Tensor) -> torch.Tensor:
+        features = linear(images)
+        if len(images) > 1:
+            features[:, 11] += 1e3
+        return features
+
+    with pytest.raises(UserError, match="most at index 11 of 16"):
+        check(views, wrong_at_eleven)
+
+
+def test_the_value_that_is_not_finite_is_named(views: ImageViews) -> None:
+    def broken_at_five(images: torch.Tensor) -> torch.Tensor:
+        features = linear(images)
+        features[:, 5:7] = torch.nan
+        return features
+
+    with pytest.raises(UserError, match=r"nan at index 5 \(2 of 16 values are such\)"):
+        check(views, broken_at_five)
 
 
 @pytest.mark.parametrize(("scale", "passes"), [(1.0009, True), (1.0011, False)])

@@ -112,8 +112,10 @@ def _check(
     share = np.divide(distance, norm, out=np.where(distance > 0, np.inf, 0.0), where=norm > 0)
     worst = int(np.argmax(share))
     if share[worst] > allowed:
+        index = int(np.argmax(np.abs(found[worst].astype(float) - wanted[worst])))
         raise UserError(
             f"The features of the encoder '{encoder.name}' for image '{names[worst].image_id}' "
-            f"differ {told} by {share[worst]:.1e} of their norm; allowed is {allowed:.0e}; "
-            f"{advice}."
+            f"differ {told} by {share[worst]:.1e} of their norm, most at index {index} of "
+            f"{found.shape[1]} ({found[worst, index]:.4g} and {wanted[worst, index]:.4g}); allowed "
+            f"is {allowed:.0e}; {advice}."
         )

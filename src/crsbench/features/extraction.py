@@ -205,7 +205,7 @@ def encode(
 ) -> np.ndarray:
     """Pixels (n, size, size, 3) on the device as features (n, width) float32.
 
-    Raises UserError for another shape, or naming the view whose feature is not finite.
+    Raises UserError for another shape, or naming the view and index of a value that is not finite.
     """
     reduced = precision != FLOAT32
     images = encoder.preprocessing.normalise(pixels)
@@ -219,10 +219,12 @@ def encode(
     features = rows.float().cpu().numpy()
     finite = np.isfinite(features).all(axis=1)
     if not finite.all():
-        view = names[int(np.argmin(finite))]
+        first = int(np.argmin(finite))
+        view, bad = names[first], np.flatnonzero(~np.isfinite(features[first]))
         raise UserError(
             f"The encoder '{encoder.name}' gave a non-finite feature for image '{view.image_id}' "
-            f"under the condition '{view.condition}'."
+            f"under the condition '{view.condition}': {features[first, bad[0]]} at index {bad[0]} "
+            f"({len(bad)} of {features.shape[1]} values are such)."
         )
     return features
 
