@@ -377,7 +377,13 @@ def _check_without_images(config: Config, shown: Sequence[str]) -> None:
         of = [name] if name in config.datasets else []
         of += [source.name for source in config.datasets.values() if name in source.shift]
         for encoder in config.encoders.values():
-            if "embeddings" not in encoder.spec and set(of) - set(encoder.without_datasets):
+            cells = [
+                source
+                for source in of
+                if source not in encoder.without_datasets
+                and (encoder.name, source) not in config.left_out
+            ]
+            if cells and "embeddings" not in encoder.spec:
                 raise UserError(
                     f"The data set '{name}' is without_images, and the encoder '{encoder.name}' "
                     "has to see them; allowed there are encoders of the library embeddings."
