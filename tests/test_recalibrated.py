@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -210,7 +211,7 @@ def test_a_target_is_recalibrated_on_one_half_of_its_groups_and_tested_on_the_ot
     task: str, files: dict[str, CellFiles], cells: dict[str, RecalibratedCell]
 ) -> None:
     abroad = cells[task].cases.query("target == 't'")
-    assert set(abroad["cases"]) == {0, 20, 300}
+    assert set(abroad["cases"]) == {0, 20, 300, 600}  # 10,000 there are not
     assert abroad["n_test"].eq(600).all()  # 300 groups of two images each
     zero = abroad[abroad["cases"] == 0]
     assert set(zero["method"]) == {"none", SOURCE}
@@ -313,6 +314,15 @@ def test_under_stress_and_abroad_ece_is_told_by_kind(both: recalibration.Recalib
         assert study.findings[f"{kind}.improved"] == (rows["ece"] < rows["ece_before"]).sum()
     # Features twice as large need twice the temperature: what clean images taught is too little.
     assert study.findings["degraded.mean_ece_after"] > study.findings["clean.mean_ece_after"]
+
+
+def test_a_target_without_cases_to_give_is_drawn_as_it_is(
+    both: recalibration.Recalibrated, tmp_path: Path
+) -> None:
+    few = replace(both, cases=both.cases[both.cases["cases"] == 0])
+    study = recalibration.recalibration_on_target(few)
+    assert "recalibrated at the source" in study.sentence
+    write_study(tmp_path / "s.parquet", tmp_path / "s.svg", "recalibration_on_target", study)
 
 
 def test_the_curve_sums_up_the_sizes_that_every_cell_has(both: recalibration.Recalibrated) -> None:

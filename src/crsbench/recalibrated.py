@@ -83,8 +83,9 @@ class RecalibratedCell:
 def recalibrate_cell(files: CellFiles, sizes: Sequence[int]) -> RecalibratedCell:
     """Make a cell's tables.
 
-    sizes: numbers of labelled cases to try; larger ones than there are cases are left out, and the
-    whole calibration set is always one.
+    sizes: numbers of labelled cases to try; larger ones than there are cases are left out, but all
+    cases of the calibration set are always tried, and all that a target gives if a size asks for
+    more.
     """
     seeds = [_Seed(files, seed) for seed in files.probes]
     rows, cases, bins = [], [], _BinSums()
@@ -242,7 +243,8 @@ class _Seed:
             self._point(target, SOURCE, 0, of_source),
         ]
         tested = tested.without_others()
-        for size in _fitting(sizes, len(pool)):
+        whole = [len(pool)] if 0 < len(pool) < max(sizes, default=0) else []
+        for size in sorted({*_fitting(sizes, len(pool)), *whole}):
             labelled = abroad.take(np.sort(pool[:size])).without_others()
             found += self._fitted_on(target, labelled, tested)
         return found

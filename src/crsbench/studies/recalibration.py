@@ -142,18 +142,18 @@ def _clean_sentence(primary: pd.DataFrame) -> str:
     found = _clean_findings(primary)
     chosen = primary[primary["method"] == CHOSEN]
     level = f"{number(chosen['ece_before'].mean())} to {number(chosen['ece'].mean())}"
-    interval = f"{number(found['mean_absolute_ece_reduction.low'])} to " + number(
-        found["mean_absolute_ece_reduction.high"]
-    )
     chance = number(chosen["ece_if_calibrated"].mean())
-    shares = f"{100 * chosen['relative_reduction'].min():.0f} to " + (
-        f"{100 * chosen['relative_reduction'].max():.0f} %"
-    )
+    reduction = found["mean_absolute_ece_reduction.value"]
+    interval = ""
+    if len(chosen) > 1:
+        low, high = (found[f"mean_absolute_ece_reduction.{end}"] for end in ("low", "high"))
+        interval = f", 95 % CI {low:+.3f} to {high:+.3f}"
+    changes = -100 * chosen["relative_reduction"]
     return (
         f"Recalibration by the method that cross-validation chose takes mean ECE from {level} over "
-        f"{len(chosen)} primary cells ({shares} less by cell; on average "
-        f"{number(found['mean_absolute_ece_reduction.value'])}, 95 % CI {interval}), where "
-        f"perfectly calibrated probabilities would show {chance} by chance; macro-AUROC changes by "
+        f"{len(chosen)} primary cell{'s' * (len(chosen) > 1)} (by {changes.min():+.0f} to "
+        f"{changes.max():+.0f} % by cell; mean reduction {reduction:+.3f}{interval}); perfectly "
+        f"calibrated probabilities would show {chance} by chance. Macro-AUROC changes by "
         f"{found['mean_auroc_change']:+.4f}."
     )
 
@@ -303,7 +303,8 @@ def _cases_sentence(primary: pd.DataFrame, found: Mapping[str, Finding]) -> str:
     common = sorted(_common_sizes(primary)["cases"].unique())
     told = [f"{number(found[f'mean_ece.{CHOSEN}.{cases}'])} with {cases} cases" for cases in common]
     source = f"mean_ece.{SOURCE}"
-    start = f"Mean ECE over {n_cells} cells: {number(found[f'mean_ece.{NONE}'])} as they are"
+    before = number(found[f"mean_ece.{NONE}"])
+    start = f"Mean ECE over {n_cells} cell{'s' * (n_cells > 1)}: {before} as they are"
     if source in found:
         start += f", {number(found[source])} recalibrated at the source"
     return ", ".join([start, *told]) + "."
@@ -323,7 +324,8 @@ def _draw_cases(figure: Figure, cells: Recalibrated, primary: pd.DataFrame) -> N
                 panel.axhline(ece, color="black", linestyle=style, linewidth=1, label=method)
         chosen = rows[rows["method"] == CHOSEN]
         panel.plot(chosen["cases"], chosen["ece_if_calibrated"], color=GREY, label="by chance")
-        panel.set_xscale("log")
+        if len(chosen):
+            panel.set_xscale("log")
         panel.set(xlabel="labelled cases", ylabel="ECE", ylim=(0, None))
         names = dict.fromkeys((encoder, dataset, target))
         panel.set_title(cells.title(*names), fontsize=9)
