@@ -106,6 +106,14 @@ def test_an_undefined_auroc_leaves_its_cell_out_of_the_correlation_alone(inputs:
     assert "mean_ece_increase.isic2019.clip" in study.findings
 
 
+def test_two_cells_have_no_correlation(published: Config) -> None:
+    two = World.of(published).only(["clip", "mae"], ["isic2019"]).inputs()
+    study = stress_calibration(two)
+    assert np.isnan(study.findings["correlation_auroc_loss_ece_loss.r"])
+    assert study.findings["correlation_auroc_loss_ece_loss.cells"] == 2
+    assert "correlate" not in study.sentence
+
+
 def test_floors_and_a_run_without_stress_have_none(published: Config) -> None:
     world = World.of(published)
     floor = stress_calibration(world.with_floors(["mae"]).inputs())

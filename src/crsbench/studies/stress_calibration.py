@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from crsbench.score.axes import BOTH_SIDES, CLEAN
 from crsbench.stats import Correlation, pearson
-from crsbench.studies.base import Finding, Inputs, Study, not_run, number
+from crsbench.studies.base import MIN_ENCODERS, Finding, Inputs, Study, not_run, number
 from crsbench.studies.figures import group_legend, panels
 
 COLUMNS = [
@@ -33,7 +33,7 @@ def stress_calibration(inputs: Inputs) -> Study:
     quiet = table["auroc_loss"] < limits["auroc_loss"]
     table["silent"] = quiet & (table["ece_rise"] > limits["ece_rise"])
     cells = _cells(table)
-    link = pearson(*cells.dropna()[["auroc_loss", "ece_rise"]].to_numpy().T)
+    link = _link(cells)
     return Study(
         table[COLUMNS],
         _sentence(inputs, table, cells, link),
@@ -74,6 +74,14 @@ def _cells(table: pd.DataFrame) -> pd.DataFrame:
     return cells.reset_index()
 
 
+def _link(cells: pd.DataFrame) -> Correlation:
+    """Of the two means over cells; undefined for too few cells to say anything."""
+    both = cells[["auroc_loss", "ece_rise"]].dropna()
+    if len(both) < MIN_ENCODERS:
+        return Correlation(*[float("nan")] * 4, len(both))
+    return pearson(*both.to_numpy().T)
+
+
 def _findings(table: pd.DataFrame, cells: pd.DataFrame, link: Correlation) -> dict[str, Finding]:
     found: dict[str, Finding] = {}
     for row in cells.itertuples():
@@ -100,8 +108,12 @@ def _sentence(inputs: Inputs, table: pd.DataFrame, cells: pd.DataFrame, link: Co
             f"Degraded images raise ECE by {number(cells['ece_rise'].mean())} on average over "
             f"{len(cells)} cells, most for {inputs.title(worst['encoder'])} on "
             f"{inputs.title(worst['dataset'])} (mean {number(worst['ece_rise'])}, highest ECE "
-            f"{number(worst['peak'])}); loss of AUROC and rise of ECE correlate with r = "
-            f"{number(link.r)} (95 % CI {number(link.low)} to {number(link.high)})"
+            f"{number(worst['peak'])})"
+        )
+    if link.n >= MIN_ENCODERS:
+        parts.append(
+            f"loss of AUROC and rise of ECE correlate with r = {number(link.r)} (95 % CI "
+            f"{number(link.low)} to {number(link.high)})"
         )
     silent = table[table["silent"]]
     parts.append(
