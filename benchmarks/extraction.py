@@ -7,9 +7,9 @@ The user's way is a `DataLoader` over Pillow and timm's own transform, a pass a 
 usual calls for the perturbations (Pillow's blur, NumPy's normal deviates). Both ways take turns
 image by image, each with one thread; time is CPU time, that of the workers included, so that a
 machine's other load counts little. Features are compared where the user's way gives the same
-degraded image, and for blur and noise with our definition written plainly. Without the IDRiD sample (environment variable
-CRSBENCH_SAMPLES, by default ../shared/data) the images are phantoms. `--scaling` gives cost and
-memory by the number of images. The last line is one JSON object.
+degraded image, and for blur and noise with our definition written plainly. Without the IDRiD sample
+(environment variable CRSBENCH_SAMPLES, by default ../shared/data) the images are phantoms.
+`--scaling` gives cost and memory by the number of images. The last line is one JSON object.
 """
 
 import argparse

@@ -30,12 +30,21 @@ def results(
     snakemake: Callable[..., subprocess.CompletedProcess[str]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """The shipped samples config, made smaller: two encoders, one seed, one perturbation."""
+    """The shipped samples config, made smaller: two encoders, one seed, one perturbation.
+
+    EfficientNet-Lite sees the two sets whose AUROC is known; on the radiographs, which are there
+    for their patients, labels and second view, cheap statistics are enough. Only the tables are
+    made: the demo's test goes on to the report.
+    """
     root = Path(os.environ.get("CRSBENCH_SAMPLES", home.parent / "shared" / "data"))
     if not (root / "idrid" / "table.csv").is_file():
         pytest.skip(f"no sample images in {root} (set CRSBENCH_SAMPLES to their folder)")
     folder = tmp_path_factory.mktemp("samples")
+    registry = yaml.safe_load((home / "config" / "encoders.yaml").read_text("utf-8"))
+    registry["efficientnet_lite0"]["without_datasets"] = ["sample_nih_pa"]
+    (folder / "encoders.yaml").write_text(yaml.safe_dump(registry, sort_keys=False), "utf-8")
     config = settings("samples") | {
+        "encoder_registry": str(folder / "encoders.yaml"),
         "results": "results",
         "data_root": str(root),
         "encoders": ["efficientnet_lite0", "image_statistics"],
@@ -45,7 +54,8 @@ def results(
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config), "utf-8")
     arguments = ("--cores", "2", "--configfile", "config.yaml", "--quiet", "rules")
-    ended = snakemake(*arguments, cwd=folder)
+    tables = [f"results/tables/{name}.parquet" for name in ("runs", "axes")]
+    ended = snakemake(*arguments, "--", *tables, cwd=folder)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return folder / "results"
 
@@ -57,14 +67,14 @@ def test_lite0_reaches_the_auroc_that_is_known_for_these_images(results: Path) -
     auroc = chosen.set_index(["encoder", "dataset"])["macro_auroc"]
     assert auroc["efficientnet_lite0", "sample_idrid"] == pytest.approx(0.815, abs=0.06)
     assert auroc["efficientnet_lite0", "sample_isic2017"] == pytest.approx(0.845, abs=0.05)
-    assert auroc["efficientnet_lite0", "sample_nih_pa"] > 0.6  # eight labels at 64 px
+    assert auroc["image_statistics", "sample_nih_pa"] > 0.5  # eight labels at 64 px
     for dataset in ("sample_idrid", "sample_isic2017"):
         assert auroc["efficientnet_lite0", dataset] > auroc["image_statistics", dataset]
 
 
 def test_every_axis_of_every_cell_is_there(results: Path) -> None:
     axes = pd.read_parquet(results / "tables/axes.parquet")
-    assert len(axes) == 2 * 3 * 2  # encoders × data sets × (seed 0 and the mean)
+    assert len(axes) == 5 * 2  # cells × (seed 0 and the mean)
     assert axes.filter(like="axis_").notna().all(axis=None)
 
 
@@ -93,7 +103,7 @@ def test_the_shift_target_holds_no_patient_that_was_trained_on(results: Path) ->
     seen = set(source.groups[(split["part"] != "test").to_numpy()])
     unseen = sum(group not in seen for group in target.groups)
     run = read_json(
-        results / "runs/efficientnet_lite0/sample_nih_pa/seed0/sample_nih_ap/frac100.json"
+        results / "runs/image_statistics/sample_nih_pa/seed0/sample_nih_ap/frac100.json"
     )
     assert run["n_test"] == unseen
     assert 0 < unseen < len(target.groups)
