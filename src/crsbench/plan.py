@@ -205,8 +205,10 @@ def _probes(plan: Plan) -> list[Line]:
 
 
 def _runs(plan: Plan) -> list[Line]:
-    config, rates, runs = plan.config, plan.rates, plan.grid.count_runs()
-    lines = [Line("run", runs, cpu_hours=runs * rates["run_seconds"] / 3600, gigabytes=runs * 4e-6)]
+    config, each = plan.config, plan.rates["run_seconds"] / 3600
+    shift = sum(run.condition in config.targets for run in plan.grid.runs())
+    counts = {"run": plan.grid.count_runs() - shift, "shift_run": shift}
+    lines = [Line(rule, n, cpu_hours=n * each, gigabytes=n * 4e-6) for rule, n in counts.items()]
     if config.settings["keep_predictions"]:
         jobs = len(plan.grid.cells) * len(config.seeds)
         kept = sum(_probabilities(plan, cell) for cell in plan.grid.cells) * len(config.seeds)
