@@ -108,7 +108,6 @@ def world(
         registries = {"encoder": {"mine": {**OWN, **changes}}, "dataset": {"small": entry.spec}}
         content = plain_demo() | {"weights_root": str(tmp_path)}
         content["studies"]["baseline_encoder"] = "mine"
-        del content["recalibration"]
         for kind, registry in registries.items():
             (tmp_path / f"{kind}s.yaml").write_text(yaml.safe_dump(registry))
             content |= {f"{kind}_registry": str(tmp_path / f"{kind}s.yaml")}

@@ -104,14 +104,14 @@ def test_unknown_contents_are_not_equal_contents(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def configured(settings: Callable[[str], Any], home: Path, tmp_path: Path) -> Callable[..., Any]:
+def configured(plain_demo: Callable[[], Any], home: Path, tmp_path: Path) -> Callable[..., Any]:
     """The demo with a data set `small` of labels only and the encoder `mine`, with changes."""
 
     def make(encoders: list[str], entry: dict[str, Any], **changes: Any) -> Any:
         shipped = yaml.safe_load((home / "config/encoders.yaml").read_text("utf-8"))
         (tmp_path / "encoders.yaml").write_text(yaml.safe_dump({**shipped, "mine": OWN}))
         (tmp_path / "datasets.yaml").write_text(yaml.safe_dump({"small": entry}))
-        content = settings("demo") | {"data_root": str(tmp_path), "encoders": encoders}
+        content = plain_demo() | {"data_root": str(tmp_path), "encoders": encoders}
         content["studies"]["baseline_encoder"] = "mine"
         content.pop("report", None)
         content |= {f"{kind}_registry": str(tmp_path / f"{kind}s.yaml") for kind in KINDS}
@@ -159,7 +159,8 @@ def test_embeddings_are_scored_where_there_was_never_an_image(
 
     def shrink(config: dict[str, Any]) -> None:
         config.update(small)
-        config.pop("report", None)
+        for section in ("report", "depth_sweep", "adaptation", "recalibration"):
+            config.pop(section, None)
 
     project.edit("config", shrink)
     ids = np.array([f"t{index:03d}" for index in range(90)])
