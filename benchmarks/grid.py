@@ -88,6 +88,8 @@ class Cost:
 
 def build_world(folder: Path, n_encoders: int, n_seeds: int) -> World:
     settings = yaml.safe_load((HOME / "config/config.yaml").read_text("utf-8"))
+    schema = yaml.safe_load((HOME / "workflow/schemas/config.schema.yaml").read_text("utf-8"))
+    settings = {key: settings[key] for key in schema["required"]}  # no further studies
     shipped = yaml.safe_load((HOME / "config/encoders.yaml").read_text("utf-8"))
     encoders = {}
     for number in range(n_encoders):
@@ -113,7 +115,10 @@ def build_world(folder: Path, n_encoders: int, n_seeds: int) -> World:
         "seeds": list(range(n_seeds)),
         "image": {**settings["image"], "short_side": 32},
         "extraction": {"device": "cpu", "precision": "float32", "batch_size": 32, "workers": 0},
-        "studies": {**settings["studies"], "baseline_encoder": next(iter(encoders))},
+        "studies": {
+            "baseline_encoder": next(iter(encoders)),
+            "reference_invariance": settings["studies"]["reference_invariance"],
+        },
     }
     contents = {"encoders": encoders, "datasets": datasets, "config": settings}
     for name, content in contents.items():

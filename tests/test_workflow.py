@@ -546,6 +546,72 @@ def test_changed_anchors_rerun_the_scores_only(project: Project, home: Path) -> 
     assert planned(project.run("-n")) == dict.fromkeys(made_from_scores, 1)
 
 
+def test_what_says_nothing_about_a_result_reruns_nothing(project: Project) -> None:
+    (project.folder / "data").rename(project.folder / "moved data")
+    project.edit("config", lambda config: config.update(data_root="moved data"))
+    project.edit("config", lambda config: config["extraction"].update(workers=1))
+    touched = ["moved data/tints/table.csv", "moved data/tints/3.png", "own_encoders.py"]
+    for name in touched:
+        os.utime(project.folder / name)
+    assert planned(project.run("-n")) == {}
+
+
+def test_a_table_with_other_content_is_read_again(project: Project) -> None:
+    table = project.folder / "data/tints/table.csv"
+    times = table.stat().st_atime_ns, table.stat().st_mtime_ns
+    table.write_text(table.read_text("utf-8").replace("p1\n", "p2\n"), "utf-8")
+    os.utime(table, ns=times)
+    jobs = planned(project.run("-n"))
+    assert jobs["manifest"] == 1
+    assert (jobs["features"], jobs["shift_features"]) == (3, 0)
+
+
+UNTOUCHED = {"manifest", "test_set", "split", "features", "probes", "run", "shift_run"}
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "again", "kept"),
+    [
+        (
+            "encoders",
+            lambda registry: registry["means"].update(title="Another title", licence="CC0"),
+            {"report"},
+            {*UNTOUCHED, "score_tables"},
+        ),
+        (
+            "config",
+            lambda config: config["bootstrap"].update(replicates=1001),
+            {"score_tables", "report"},
+            {*UNTOUCHED, "runs_table"},
+        ),
+        (
+            "config",
+            lambda config: config["splits"].update(calibration=0.2),
+            {"split", "probes", "run"},
+            {"manifest", "test_set", "features", "shift_features"},
+        ),
+        (
+            "config",
+            lambda config: config["perturbations"].update(jpeg=[50, 11]),
+            {"features", "probes", "run"},
+            {"manifest", "test_set", "split", "shift_features"},
+        ),
+    ],
+    ids=["title", "bootstrap", "calibration", "perturbation"],
+)
+def test_a_changed_value_reruns_what_depends_on_it(
+    project: Project,
+    file: str,
+    change: Callable[[dict[str, Any]], None],
+    again: set[str],
+    kept: set[str],
+) -> None:
+    project.edit(file, change)
+    jobs = set(planned(project.run("-n")))
+    assert again <= jobs
+    assert not kept & jobs
+
+
 def test_a_new_seed_extracts_nothing_again(project: Project) -> None:
     project.edit("config", lambda config: config["seeds"].append(7))
     jobs = planned(project.run("-n"))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,9 +21,16 @@ from crsbench.files import read_json, write_json
 from crsbench.grid import Run
 from crsbench.metrics import RunMetrics, renormalised, run_metrics
 from crsbench.probes import FittedProbe, ProbeSettings
+from crsbench.threads import use_one_thread
 
-CACHED_FILES = 16
-"""How many feature files, manifests and splits a process keeps mapped or in memory."""
+CACHED_FILES = 32
+"""How many manifests and splits a process keeps in memory: several data sets and seeds."""
+
+CACHED_FEATURES = 256 * 2**20
+"""How many bytes of feature files a process keeps mapped; what is larger is mapped anew."""
+
+ROWS_AT_ONCE = 4096
+"""How many rows of features a process copies to predict them."""
 
 CACHED_PROBES = 256
 """How many probes a process keeps; the published panel's largest take 130 kB each."""
@@ -85,6 +93,23 @@ def fit_probes(
         on_raw_features(probe, mean, scale).save(output)
 
 
+def fit_probes_of(
+    features_file: str,
+    manifest_file: str,
+    split_file: str,
+    percents: Sequence[int],
+    outputs: Sequence[str],
+    settings: Mapping[str, Any],
+) -> None:
+    """`fit_probes` for a process of its own: `settings` is the config's section `probe`."""
+    import crsbench.probes.selection  # noqa: F401  # here: torch, before its threads are bound
+
+    use_one_thread()
+    whole = ProbeSettings(**{**settings, "c_grid": tuple(settings["c_grid"])})
+    files = dict(zip(percents, outputs, strict=True))
+    fit_probes(features_file, manifest_file, split_file, files, whole)
+
+
 def standardisation(train: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation (population) of each column of (n, width), float64.
 
@@ -143,11 +168,18 @@ def predict_with(probe: Probe, files: RunFiles, part: str = TEST) -> Predicted:
     else:
         tested, rows = manifest, split.part == part
     image_ids = tested.image_ids[rows]
-    features = _features(files.features).rows(image_ids, files.features)
-    probabilities = probe.predict_proba(features)
+    probabilities = _predicted(probe, files.features, image_ids)
     shared = [k for k, name in enumerate(manifest.classes) if name in tested.classes]
     columns = [tested.classes.index(manifest.classes[k]) for k in shared]
     return Predicted(image_ids, tested.truth[rows][:, columns], np.array(shared), probabilities)
+
+
+def _predicted(probe: Probe, file: str, image_ids: np.ndarray) -> np.ndarray:
+    """(n, K) probabilities, a bounded number of rows at a time: several threads do it at once."""
+    features = _features(file)
+    at = features.positions(image_ids, file)
+    blocks = [at[start : start + ROWS_AT_ONCE] for start in range(0, len(at), ROWS_AT_ONCE)]
+    return np.concatenate([probe.predict_proba(features.take(block)) for block in blocks])
 
 
 def evaluate_run(run: Run, files: RunFiles, output: Path | str, apart: Sequence[str] = ()) -> None:
@@ -260,9 +292,28 @@ def _split(manifest: str, split: str) -> tuple[Manifest, Split]:
     return _manifest(manifest), read_split(split, _manifest(manifest))
 
 
-@lru_cache(CACHED_FILES)
-def _features(path: str) -> Features:
-    return read_features(path)
+class _MappedFeatures:
+    """Feature files that were read of late, up to a number of bytes, the oldest dropped first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: OrderedDict[str, Features] = OrderedDict()
+        self._lock = Lock()
+
+    def __call__(self, path: str) -> Features:
+        with self._lock:
+            if path in self._kept:
+                self._kept.move_to_end(path)
+                return self._kept[path]
+        features = read_features(path)
+        with self._lock:
+            self._kept[path] = features
+            while sum(kept.n_bytes for kept in self._kept.values()) > self._most:
+                self._kept.popitem(last=False)
+        return features
+
+
+_features = _MappedFeatures(CACHED_FEATURES)
 
 
 @lru_cache(CACHED_PROBES)

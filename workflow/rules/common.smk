@@ -19,6 +19,7 @@ from crsbench.console import Console, failure_report, is_noise, summary
 from crsbench.data.readers import source_tables
 from crsbench.errors import UserError, attempt
 from crsbench.features.embeddings import embedding_files
+from crsbench.files import sha256_of_file
 from crsbench.grid import Grid, Layout
 from crsbench.resources import NEEDS, control_needs
 from crsbench.sources import encoder_files, image_root
@@ -56,7 +57,14 @@ def existing_tables(wc):
         return [LAYOUT.at(LAYOUT.phantoms, dataset=wc.dataset)]
     if "reader" not in entry.spec:
         return []
-    return source_tables(entry, image_root(CONFIG, LAYOUT, wc.dataset))
+    # Whether their content changed is told by `table_digests`, not by their times.
+    return list(map(ancient, source_tables(entry, image_root(CONFIG, LAYOUT, wc.dataset))))
+
+
+def table_digests(wc):
+    if CONFIG.dataset(wc.dataset).synthetic:
+        return []
+    return [sha256_of_file(table) for table in existing_tables(wc)]
 
 
 def seeds_of_dataset(wc):

@@ -38,6 +38,7 @@ rule manifest:
     params:
         spec=lambda wc: CONFIG.dataset(wc.dataset).manifest_spec,
         max_pixels=CONFIG.settings["image"]["max_pixels"],
+        tables=table_digests,
     script:
         "../scripts/manifest.py"
 

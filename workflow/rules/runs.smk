@@ -19,16 +19,18 @@ rule probes:
         expand(LAYOUT.probe, percent=[f"{p:03d}" for p in CONFIG.fractions], allow_missing=True),
     log:
         LAYOUT.log("probes", "{encoder}/{dataset}/seed{seed}"),
-    conda:
-        "../../envs/cpu.yaml"
     resources:
         mem_mb=needs("probes", "mem_mb"),
         runtime=needs("probes", "runtime"),
     params:
-        fractions=CONFIG.fractions,
+        fractions=list(CONFIG.fractions),
         settings=CONFIG.settings["probe"],
-    script:
-        "../scripts/probes.py"
+    run:
+        from crsbench.worker import in_worker
+
+        files = input.features, input.manifest, input.split, params.fractions
+        work = "crsbench.runs:fit_probes_of", *files, list(output), params.settings
+        attempt(log[0], in_worker, *work)
 
 
 # Runs take no core of their own: the main process works them off in its threads, hundreds at each

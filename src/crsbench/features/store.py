@@ -25,16 +25,33 @@ CHECKSUM = b"crc32"
 
 @dataclass(frozen=True)
 class Features:
-    """image_ids: (n,) str, ascending; matrix: (n, width) float32, read-only."""
+    """A mapped feature file of n images.
+
+    image_ids: (n,) str, ascending; batches: (rows, width) float32 each, read-only, in this order,
+    on the pages of the file itself.
+    """
 
     image_ids: np.ndarray
-    matrix: np.ndarray
+    batches: tuple[np.ndarray, ...]
     metadata: Mapping[str, Any]
 
-    def rows(self, image_ids: np.ndarray, source: Path | str) -> np.ndarray:
-        """The matrix of the given images, in their order; UserError names one that is absent."""
+    @property
+    def matrix(self) -> np.ndarray:
+        """(n, width) float32, read-only; a copy where there are several batches."""
+        if len(self.batches) == 1:
+            return self.batches[0]
+        matrix = np.concatenate(self.batches)
+        matrix.setflags(write=False)
+        return matrix
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(batch.nbytes for batch in self.batches)
+
+    def positions(self, image_ids: np.ndarray, source: Path | str) -> np.ndarray:
+        """Where the given images stand; UserError names one that is absent."""
         if np.array_equal(image_ids, self.image_ids):
-            return self.matrix
+            return np.arange(len(image_ids))
         at = np.searchsorted(self.image_ids, image_ids).clip(max=len(self.image_ids) - 1)
         absent = self.image_ids[at] != image_ids
         if absent.any():
@@ -42,7 +59,24 @@ class Features:
                 f"{source} lacks the image '{image_ids[absent][0]}' ({int(absent.sum())} of "
                 f"{len(image_ids)} are absent); delete it and rerun."
             )
-        return self.matrix[at]
+        return at
+
+    def take(self, at: np.ndarray) -> np.ndarray:
+        """(m, width) float32: the images at the given positions, in their order."""
+        if len(self.batches) == 1:
+            return self.batches[0][at]
+        ends = np.cumsum([len(batch) for batch in self.batches])
+        of_batch = np.searchsorted(ends, at, side="right")
+        taken = np.empty((len(at), self.batches[0].shape[1]), np.float32)
+        for number in np.unique(of_batch):
+            wanted = of_batch == number
+            start = ends[number] - len(self.batches[number])
+            taken[wanted] = self.batches[number][at[wanted] - start]
+        return taken
+
+    def rows(self, image_ids: np.ndarray, source: Path | str) -> np.ndarray:
+        """The matrix of the given images, in their order; UserError names one that is absent."""
+        return self.take(self.positions(image_ids, source))
 
 
 class FeatureWriter:
@@ -126,10 +160,10 @@ def read_features(path: Path | str) -> Features:
         raise UserError(
             f"{path} is no whole feature file ({error}); delete it and rerun."
         ) from error
-    values = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
     ids = table.column("image_id").to_numpy().astype(str)
     if not (ids[:-1] < ids[1:]).all():
         raise UserError(f"{path} is not sorted by image id; delete it and rerun.")
-    matrix = values.reshape(len(ids), width)
-    matrix.setflags(write=False)
-    return Features(ids, matrix, metadata)
+    batches = tuple(values.reshape(-1, width) for values in chunks)
+    for batch in batches:
+        batch.setflags(write=False)
+    return Features(ids, batches, metadata)
