@@ -549,7 +549,6 @@ def test_changed_anchors_rerun_the_scores_only(project: Project, home: Path) -> 
 def test_what_says_nothing_about_a_result_reruns_nothing(project: Project) -> None:
     (project.folder / "data").rename(project.folder / "moved data")
     project.edit("config", lambda config: config.update(data_root="moved data"))
-    project.edit("config", lambda config: config["extraction"].update(workers=1))
     touched = ["moved data/tints/table.csv", "moved data/tints/3.png", "own_encoders.py"]
     for name in touched:
         os.utime(project.folder / name)

@@ -46,25 +46,22 @@ def any_of(names):
     return "|".join(map(re.escape, names)) or "(?!)"
 
 
-def existing_tables(wc):
-    """The publisher's tables as inputs, so that a change re-runs what hangs on it.
-
-    A table that is not there is no input: the grid can be planned without data, and the job says
-    in one sentence what is missing.
-    """
-    entry = CONFIG.dataset(wc.dataset)
-    if entry.synthetic:
-        return [LAYOUT.at(LAYOUT.phantoms, dataset=wc.dataset)]
-    if "reader" not in entry.spec:
-        return []
-    # Whether their content changed is told by `table_digests`, not by their times.
-    return list(map(ancient, source_tables(entry, image_root(CONFIG, LAYOUT, wc.dataset))))
+def phantom_table(wc):
+    synthetic = CONFIG.dataset(wc.dataset).synthetic
+    return LAYOUT.at(LAYOUT.phantoms, dataset=wc.dataset) if synthetic else []
 
 
 def table_digests(wc):
-    if CONFIG.dataset(wc.dataset).synthetic:
+    """The publisher's tables by content: where they lie and when they were copied says nothing.
+
+    A table that is not there has no digest: the grid can be planned without data, and the job says
+    in one sentence what is missing.
+    """
+    entry = CONFIG.dataset(wc.dataset)
+    if entry.synthetic or "reader" not in entry.spec:
         return []
-    return [sha256_of_file(table) for table in existing_tables(wc)]
+    tables = source_tables(entry, image_root(CONFIG, LAYOUT, wc.dataset))
+    return [sha256_of_file(table) for table in tables]
 
 
 def seeds_of_dataset(wc):

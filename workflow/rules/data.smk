@@ -23,7 +23,7 @@ rule phantoms:
 
 rule manifest:
     input:
-        tables=existing_tables,
+        phantoms=phantom_table,
     output:
         manifest=LAYOUT.manifest,
         images=LAYOUT.images,
