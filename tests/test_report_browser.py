@@ -58,7 +58,7 @@ class Opened:
 def material(published: Config, tmp_path_factory: pytest.TempPathFactory) -> Material:
     world = World.of(published)
     changed = {name: {**world.encoders[name], "title": title} for name, title in HOSTILE.items()}
-    world = replace(world, encoders={**world.encoders, **changed})
+    world = replace(world, encoders={**world.encoders, **changed}).with_floors(["resnet50"])
     return synthetic_material(published, tmp_path_factory.mktemp("studies"), world)
 
 

@@ -48,7 +48,8 @@ class MadeStudy:
     @classmethod
     def read(cls, table_file: Path | str, figure_file: Path | str) -> MadeStudy:
         table, told = read_table(table_file)
-        figure = Path(figure_file).read_text(encoding="utf-8")
+        drawn = told.get("drawn", True)  # else the figure says no more than the sentence
+        figure = Path(figure_file).read_text(encoding="utf-8") if drawn else ""
         return cls(table, told["sentence"], told["findings"], figure)
 
 

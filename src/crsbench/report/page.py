@@ -132,7 +132,7 @@ def _themes(material: Material) -> list[dict[str, Any]]:
     by_theme: dict[str, list[dict[str, Any]]] = {theme: [] for theme in THEMES}
     for name, study in material.studies.items():
         note = note_of(name)
-        width, height = svg_size(study.figure)
+        width, height = svg_size(study.figure) if study.figure else (0.0, 1.0)
         by_theme[note.theme].append(
             {
                 "name": name,
@@ -141,7 +141,7 @@ def _themes(material: Material) -> list[dict[str, Any]]:
                 "sentence": study.sentence,
                 "made": not study.sentence.startswith(NO_RESULT),
                 "covered": name in COVERED,
-                "figure": svg_image(study.figure),
+                "figure": svg_image(study.figure) if study.figure else "",
                 "width": round(width),
                 "wide": width > WIDE * height and name not in COVERED,
                 "table": table_view(study.table.replace(material.titles)),

@@ -141,7 +141,8 @@ def not_run(columns: Sequence[str], reason: str) -> Study:
 def write_study(table_file: Path | str, figure_file: Path | str, name: str, study: Study) -> None:
     """Write a study's table (sentence and findings in its metadata) and its figure as SVG."""
     findings = {key: _plain(value) for key, value in study.findings.items()}
-    metadata = {"study": name, "sentence": study.sentence, "findings": findings}
+    told = {"sentence": study.sentence, "findings": findings, "drawn": study.draw is not None}
+    metadata = {"study": name, **told}
     with house_style():
         figure = Figure(layout="constrained")
         if study.draw is None:
