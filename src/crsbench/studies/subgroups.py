@@ -324,6 +324,8 @@ class _Column:
             }
             for metric, values in self.values.items():
                 found = value_with_interval(values[index])
+                if metric == "ece":
+                    found |= _without_bias(found)
                 n_classes = {"n_classes": len(self.classes)} if metric == "auroc" else {}
                 records.append(row | {"metric": metric} | found | n_classes)
             records += [row | {"metric": m, "missing": why} for m, why in self.reasons.items()]
@@ -359,6 +361,15 @@ class _Column:
                 (self.column_name, name, values / whole)
                 for name, values in zip(self.groups.names, self.values["auroc"], strict=True)
             ]
+
+
+def _without_bias(found: Mapping[str, float]) -> dict[str, float]:
+    """The interval of an ECE: resamples are biased upwards, so it is mirrored at the estimate.
+
+    The basic bootstrap interval (Davison and Hinkley 1997, section 5.2): 2 x − high to 2 x − low.
+    """
+    low, high = (2 * found["value"] - found[end] for end in ("high", "low"))
+    return {"low": low if np.isnan(low) else max(0.0, low), "high": high}
 
 
 def gap_of(names: Sequence[str], values: FloatArray, high_is_worse: bool) -> dict[str, Any]:
