@@ -411,7 +411,7 @@ def main() -> None:
     elif arguments.scaling:
         result = scaled([100, 400] if arguments.quick else [500, 5000, 20000])
     else:
-        count = 4 if arguments.quick else arguments.images
+        count = 2 if arguments.quick else arguments.images
         with tempfile.TemporaryDirectory() as folder:
             result = measured(arguments.encoder, count, arguments.device, Path(folder))
     print(json.dumps(result))
