@@ -37,7 +37,7 @@ QUICK = [
 
 @dataclass(frozen=True)
 class Kill:
-    """files: how many results were whole by then."""
+    """seconds: of the undisturbed run; files: how many results were whole by then."""
 
     victim: str
     seconds: float
@@ -59,35 +59,42 @@ class Trial:
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """What the workflow makes when nothing happens to it, and in how many seconds."""
+    """What the workflow makes when nothing happens to it, in how many seconds, and each file when.
+
+    times: (seconds from the start, file), ascending.
+    """
 
     made: dict[str, bytes]
     seconds: float
+    times: list[tuple[float, str]]
 
 
 def undisturbed(folder: Path, *targets: str) -> Undisturbed:
     panel = make(folder)
-    begun = time.monotonic()
+    begun = time.time()
     panel.finish("--quiet", "rules", "--", *targets)
-    return Undisturbed(panel.made(), time.monotonic() - begun)
+    seconds, made = time.time() - begun, panel.made()
+    times = sorted(((panel.results / name).stat().st_mtime - begun, name) for name in made)
+    return Undisturbed(made, seconds, times)
 
 
 def trial(folder: Path, seed: int, kills: int, wanted: Undisturbed, *targets: str) -> Trial:
     """Kill the workflow so many times on its way, let it end, and compare.
 
-    The moments are spread over the time that the undisturbed run took. The folder is deleted,
-    unless something differs.
+    A moment is one of the undisturbed run: so long after the last file that was there by then, or,
+    where that file is there already, after the start. So all of the workflow is met, however slow
+    the machine is. The folder is deleted, unless something differs.
     """
     chance = random.Random(seed)
     panel = make(folder)
     moments = sorted(chance.uniform(0, wanted.seconds) for _ in range(kills))
-    happened, before = [], 0.0
+    happened = []
     for moment in moments:
-        seconds = SECONDS_TO_START + moment - before
-        victim = _killed(panel, chance, seconds, *targets)
+        after, name = max((t for t in wanted.times if t[0] <= moment), default=(0.0, None))
+        file = None if name is None else panel.results / name
+        victim = _killed(panel, chance, file, moment - after, *targets)
         if victim is not None:
-            happened.append(Kill(victim, round(seconds, 2), len(panel.made())))
-        before = moment
+            happened.append(Kill(victim, round(moment, 2), len(panel.made())))
     panel.finish("--quiet", "rules", "--", *targets)
     _wait_for_orphans(folder)
     made = panel.made()
@@ -98,14 +105,19 @@ def trial(folder: Path, seed: int, kills: int, wanted: Undisturbed, *targets: st
     return Trial(seed, happened, differing)
 
 
-def _killed(panel: SmallPanel, chance: random.Random, seconds: float, *targets: str) -> str | None:
-    """Start the workflow, kill a victim after so many seconds; None if it had ended by itself."""
+def _killed(
+    panel: SmallPanel, chance: random.Random, file: Path | None, seconds: float, *targets: str
+) -> str | None:
+    """Start the workflow, kill a victim so long after a file; None if it had ended by itself."""
     victim = chance.choice(VICTIMS)
+    there = file is None or file.exists()
     process = panel.start("--quiet", "rules", "--", *targets)
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    deadline = time.monotonic() + seconds + SECONDS_TO_START if there else None
+    while deadline is None or time.monotonic() < deadline:
         if process.poll() is not None:
             return None
+        if deadline is None and file.exists():
+            deadline = time.monotonic() + seconds
         time.sleep(0.02)
     workers = _descendants(process.pid)
     if victim == "worker" and workers:

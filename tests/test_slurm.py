@@ -12,7 +12,7 @@ import pytest
 import yaml
 from conftest import HOME, rules_of_workflow
 from one_node_slurm import CannotStartError, one_node_slurm
-from small_panel import DATASET, ENCODERS, SmallPanel, make
+from small_panel import DATASET, SmallPanel, make
 
 from crsbench.config import load_config
 from crsbench.resources import count_images, extraction_needs, manifest_needs, probes_needs
@@ -22,6 +22,9 @@ FAST = [
     *("--seconds-between-status-checks", "1", "--max-status-checks-per-second", "10"),
 ]
 """Ask for the state of jobs more often than one may on a cluster of others."""
+
+EXTRACTION = "features_together"
+"""The rule that embeds a data set with both encoders of the panel at once."""
 
 TARGETS = ["results/tables/crs.parquet", "predictions"]
 
@@ -71,14 +74,14 @@ def test_a_cluster_gives_the_bytes_of_a_local_run_also_after_a_cancelled_job(
     panel = small(tmp_path / "on a $(touch pwned) `touch pwned` cluster", **cluster)
     process = panel.start(
         *("--profile", str(HOME / "profiles/slurm"), "--jobs", "8", *FAST),
-        *("--set-resources", "features:gpu=1", "features:slurm_partition=gpu"),
+        *("--set-resources", f"{EXTRACTION}:gpu=1", f"{EXTRACTION}:slurm_partition=gpu"),
         *("--", *TARGETS),
         cores=None,
     )
 
     def running_extraction() -> str | None:
         for job in jobs_of(cluster):
-            wanted = f"rule_features_wildcards_{ENCODERS[1]}_{DATASET}"
+            wanted = f"rule_{EXTRACTION}_wildcards_{DATASET}"
             if job["JobState"] == "RUNNING" and job["Comment"] == wanted:
                 return job["JobId"]
         assert process.poll() is None, (panel.folder / "snakemake.out").read_text("utf-8")
@@ -93,21 +96,21 @@ def test_a_cluster_gives_the_bytes_of_a_local_run_also_after_a_cancelled_job(
     jobs = jobs_of(cluster)
     rules = [re.match("rule_([a-z_]+?)(_wildcards|$)", job["Comment"])[1] for job in jobs]
     # The runs, splits and tables were worked off by the main process.
-    assert sorted(rules) == ["features"] * 3 + ["manifest"] + ["probes"] * 2
+    assert sorted(rules) == [EXTRACTION] * 2 + ["manifest"] + ["probes"] * 2
     states = {job["JobId"]: job["JobState"] for job in jobs}
     assert states.pop(cancelled) == "CANCELLED"
     assert set(states.values()) == {"COMPLETED"}
     by_rule: dict[str, list[dict[str, str]]] = {}
     for rule, job in zip(rules, jobs, strict=True):
         by_rule.setdefault(rule, []).append(job)
-    for job in by_rule["features"]:
+    for job in by_rule[EXTRACTION]:
         assert job["Partition"] == "gpu"
         assert "gres/gpu=1" in job["TRES"] or job["TresPerJob"] == "gres:gpu:1"
     assert all(job["Partition"] == "main" for job in by_rule["probes"])
     # The second attempt asks for twice as much memory and time.
-    memory = {job["JobId"]: job["MinMemoryNode"] for job in by_rule["features"]}
+    memory = {job["JobId"]: job["MinMemoryNode"] for job in by_rule[EXTRACTION]}
     first = memory[cancelled]
-    assert sorted(memory.values()) == sorted([first, first, f"{2 * int(first[:-1])}{first[-1]}"])
+    assert sorted(memory.values()) == sorted([first, f"{2 * int(first[:-1])}{first[-1]}"])
 
 
 def test_what_jobs_ask_for_follows_from_the_sizes_in_the_config() -> None:
