@@ -50,6 +50,9 @@ RUN_BY = {
     r"(\.venv/bin/)?snakemake --profile profiles/slurm .*": "tests/test_slurm.py::*",
     r"python tests/one_node_slurm\.py .*": "tests/test_slurm.py::*",
     r"\.venv/bin/pip install .*'\.\[slurm\]'": "tests/test_slurm.py::*",
+    r"(\.venv/bin/)?snakemake --cores all --forcerun .*": (
+        "tests/test_docs_commands.py::test_rules_to_force_exist"
+    ),
     r"\.venv/bin/snakemake --unlock .*": "tests/test_workflow.py::*",
 }
 """Every command of the docs, as a pattern, with the test that runs it or what it stands for."""
@@ -150,3 +153,12 @@ def test_named_targets_of_the_docs_are_planned(
     assert re.search(r"^figures\s+1$", ended.stdout, re.M)
     for caption in ("workflow", "page", "study", "scorecard", "paper"):
         assert (home / f"workflow/report/{caption}.rst").is_file()
+
+
+def test_rules_to_force_exist(home: Path) -> None:
+    rules = "".join(file.read_text("utf-8") for file in home.glob("workflow/rules/*.smk"))
+    for document in home.glob("docs/*.md"):
+        for line in commands_of(document):
+            if "--forcerun" in line:
+                for name in re.sub(r"\s+#.*$", "", line).split("--forcerun ")[1].split():
+                    assert re.search(rf"^ *rule {name}:", rules, re.MULTILINE), (document, name)
