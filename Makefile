@@ -11,8 +11,9 @@ demo: $(INSTALLED)
 	@$(BIN)/snakemake --cores $(CORES) --configfile config/demo.yaml
 	@echo "The report is at results/demo/report/index.html; open it in a browser."
 
+# Two workers with one thread each: on two cores more threads wait for one another.
 test: $(INSTALLED)
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: $(INSTALLED)
 	@$(BIN)/ruff check .

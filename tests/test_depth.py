@@ -143,7 +143,8 @@ def test_all_depths_come_from_one_forward_pass(name: str, small: tuple[Config, P
     for path, module in encode.named_modules():
         if not list(module.children()) and list(module.parameters()):
             module.register_forward_hook(lambda *_, path=path: calls.append(path))
-    images = torch.randn(2, 3, 128, 128, generator=torch.Generator().manual_seed(0))
+    size = config.encoders[name].spec["preprocessing"]["size"]
+    images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         features = encode.blocks(images, [0.25, 0.5, 0.75, 1])
         twice = {path for path in calls if calls.count(path) > 1}
