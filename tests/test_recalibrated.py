@@ -301,7 +301,9 @@ def test_every_study_is_written_with_sentence_and_figure(
         assert study.sentence.endswith(".")
         assert "nan" not in study.sentence
         write_study(tmp_path / "s.parquet", tmp_path / "s.svg", name, study)
-        assert (tmp_path / "s.svg").read_text("utf-8").startswith("<svg")
+        svg = (tmp_path / "s.svg").read_text("utf-8")
+        assert svg.startswith("<svg")
+        assert "mathdefault" not in svg  # mathematics is shown as it is written
 
 
 def test_under_stress_and_abroad_ece_is_told_by_kind(both: recalibration.Recalibrated) -> None:

@@ -326,6 +326,9 @@ def _draw_cases(figure: Figure, cells: Recalibrated, primary: pd.DataFrame) -> N
         panel.plot(chosen["cases"], chosen["ece_if_calibrated"], color=GREY, label="by chance")
         if len(chosen):
             panel.set_xscale("log")
+            ticks = sorted(chosen["cases"].unique())
+            panel.set_xticks(ticks, [f"{cases:g}" for cases in ticks])
+            panel.minorticks_off()
         panel.set(xlabel="labelled cases", ylabel="ECE", ylim=(0, None))
         names = dict.fromkeys((encoder, dataset, target))
         panel.set_title(cells.title(*names), fontsize=9)
