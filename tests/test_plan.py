@@ -61,8 +61,8 @@ def test_the_demo_counts_the_jobs_of_snakemake(
     plan = rows(load_config(settings("demo"), home)).drop(["adapt", "adapted_runs"])
     assert len(plan) == 13
     assert plan["jobs"].to_dict() == {rule: counts[rule] for rule in plan.index}
-    assert plan.loc["features_together", "images"] == 780  # opened once for six encoders
-    assert plan.loc["features_together", "forwards"] == 6 * (780 + 15 * (56 + 44 + 56))
+    assert plan.loc["features", "images"] == 6 * 780  # opened once by each of six encoders
+    assert plan.loc["features", "forwards"] == 6 * (780 + 15 * (56 + 44 + 56))
 
 
 def own_config(

@@ -32,6 +32,7 @@ TARGETS = ["results/tables/crs.parquet", "predictions"]
 def small(folder: Path, **environment: str) -> SmallPanel:
     panel = make(folder, **environment)
     panel.edit("config", lambda config: config.update(seeds=[0]))
+    panel.edit("config", lambda config: config["extraction"].update(together=True))
     return panel
 
 
