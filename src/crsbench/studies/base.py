@@ -13,7 +13,14 @@ from matplotlib.figure import Figure
 
 from crsbench.drawing import GROUP_COLOURS, house_style, short, svg_text
 from crsbench.files import read_table, whole_or_absent, write_table
-from crsbench.score import AGGREGATE, SEED_MEAN, Reference, Scoring
+from crsbench.score import (
+    AGGREGATE,
+    SEED_MEAN,
+    Reference,
+    Scoring,
+    load_reference,
+    load_scoring,
+)
 from crsbench.score.axes import BOTH_SIDES, CLEAN
 from crsbench.score.crs import Panel
 
@@ -41,6 +48,26 @@ class Inputs:
     """The shift targets' entries."""
     settings: Mapping[str, Any]
     """The key ``studies`` of the config."""
+
+    @classmethod
+    def read(cls, files: Any, params: Any) -> Inputs:
+        """What a job was given.
+
+        files: the paths ``runs, axes, crs, scoring`` and, where there is one, ``reference``, as
+        attributes; params: ``encoders, datasets, targets, settings``, as attributes.
+        """
+        reference = getattr(files, "reference", None)
+        return cls(
+            runs=read_table(files.runs)[0],
+            axes=read_table(files.axes)[0],
+            crs=read_table(files.crs)[0],
+            scoring=load_scoring(files.scoring),
+            reference=load_reference(reference) if reference else None,
+            encoders=params.encoders,
+            datasets=params.datasets,
+            targets=params.targets,
+            settings=params.settings,
+        )
 
     @property
     def floors(self) -> list[str]:
