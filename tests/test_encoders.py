@@ -410,7 +410,10 @@ TRANSFORMERS = REGISTRY["siglip"]
     ("spec", "told"),
     [
         ({**TRANSFORMERS, "weights": "hub"}, "x.weights is"),
-        ({**TRANSFORMERS, "feature": "projected"}, "x.feature is .*allowed: pooled, mean_patches"),
+        (
+            {**TRANSFORMERS, "feature": "projected"},
+            "x.feature is .*allowed: pooled, class_token, mean_patches",
+        ),
         ({**TRANSFORMERS, "checkpoint": "panderm"}, "'checkpoint' of x has no meaning"),
         ({**REGISTRY["clip"], "cut_to_blocks": 3}, "'cut_to_blocks' of x has no meaning"),
         ({**REGISTRY["mae"], "feature": "pooled"}, "'feature' of x has no meaning"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -22,7 +23,7 @@ import torch
 import torchvision
 import transformers
 import yaml
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from crsbench.config import EncoderEntry
 from crsbench.encoders import LoadedEncoder, load_encoder
@@ -83,6 +84,13 @@ def randomised(model: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
 
 def images(size: int, count: int = 2) -> torch.Tensor:
     return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(1))
+
+
+def as_on_the_hub(model: transformers.PreTrainedModel) -> Tensors:
+    """The tensors by the names that the hub's checkpoints have, which its modules need not have."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return load_file(Path(folder) / "model.safetensors")
 
 
 def below(prefix: str, tensors: Mapping[str, torch.Tensor]) -> Tensors:
@@ -250,7 +258,7 @@ def siglip() -> Checkpoint:
     config = transformers.SiglipConfig(vision_config=vision, text_config=text)
     model = randomised(transformers.SiglipModel(config))
     return Checkpoint(
-        dict(model.state_dict()),
+        as_on_the_hub(model),
         as_safetensors(config=config.to_dict()),
         lambda x: model.get_image_features(pixel_values=x).pooler_output,
         "vision_model.head.probe",
@@ -263,10 +271,11 @@ def dinov2() -> Checkpoint:
     config = transformers.Dinov2Config(**{**TINY_TOWER, "mlp_ratio": 2, "patch_size": 14})
     model = randomised(transformers.Dinov2Model(config))
     return Checkpoint(
-        dict(model.state_dict()),
+        as_on_the_hub(model),
         as_safetensors(config=config.to_dict()),
         lambda x: model(pixel_values=x).last_hidden_state[:, 0],
-        "encoder.layer.1.layer_scale1.lambda1",
+        "encoder.layer.1.attention.attention.query.weight",
+        "encoder.layer.1.attention.q_proj.weight",
         size=84,
     )
 
@@ -584,8 +593,9 @@ def test_a_feature_that_a_tower_does_not_have_is_refused(tmp_path: Path) -> None
     checkpoint = medgemma()
     entry = entry_of("medgemma", tmp_path, checkpoint, checkpoint.tensors)
     pooled = replace(entry, spec={**entry.spec, "feature": "pooled"})
-    with pytest.raises(UserError, match=r"'medgemma' has neither .*allowed: mean_patches"):
-        load_encoder(pooled, HOME, tmp_path, CPU)
+    headless = load_encoder(pooled, HOME, tmp_path, CPU)
+    with pytest.raises(UserError, match=r"'medgemma': .* no pooled output, .*can't be 'pooled'"):
+        headless.encode(images(checkpoint.size))
     cut = replace(entry, spec={**entry.spec, "cut_to_blocks": 9})
     with pytest.raises(UserError, match=r"cut_to_blocks is 9, the tower has 4 blocks"):
         load_encoder(cut, HOME, tmp_path, CPU)

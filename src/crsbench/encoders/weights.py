@@ -249,17 +249,30 @@ def load_strictly(
     own = model.state_dict()
     missing, unexpected = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     unlike = sorted(n for n in own.keys() & tensors.keys() if own[n].shape != tensors[n].shape)
-    faults = [
-        *_listed("lack", missing),
-        *_listed("hold the unexpected", unexpected),
-        *(
-            f"hold {name} of shape {tuple(tensors[name].shape)} for one of {tuple(own[name].shape)}"
-            for name in unlike[:3]
-        ),
-    ]
+    shapes = {name: (tensors[name].shape, own[name].shape) for name in unlike}
+    faults = faults_of_weights(missing, unexpected, shapes)
     if faults:
         raise UserError(f"Encoder '{encoder}': its weights {'; they '.join(faults)}.")
     model.load_state_dict(dict(tensors), strict=True)
+
+
+def faults_of_weights(
+    missing: Iterable[str],
+    unexpected: Iterable[str],
+    unlike: Mapping[str, tuple[Sequence[int], Sequence[int]]],
+) -> list[str]:
+    """What is wrong with a checkpoint, in words; empty if nothing is.
+
+    unlike: by name the shape of the checkpoint's tensor and that of the model's.
+    """
+    return [
+        *_listed("lack", sorted(missing)),
+        *_listed("hold the unexpected", sorted(unexpected)),
+        *(
+            f"hold {name} of shape {tuple(theirs)} for one of {tuple(own)}"
+            for name, (theirs, own) in sorted(unlike.items())[:3]
+        ),
+    ]
 
 
 def _listed(what: str, names: Sequence[str]) -> Iterable[str]:
