@@ -39,11 +39,20 @@ class ClipEncoder(torch.nn.Module):
 
     has_final_norm = True
 
+    @property
+    def width(self) -> int:
+        proj = self.tower.proj
+        return self.tower.ln_post.normalized_shape[0] if proj is None else proj.shape[1]
+
+    @property
+    def block_count(self) -> int:
+        return len(self.tower.transformer.resblocks)
+
     def blocks(
         self, images: torch.Tensor, depths: Sequence[float], *, final_norm: bool = True
     ) -> list[torch.Tensor]:
         """The final norm, pooling and projection applied after shares of the blocks."""
-        numbers = block_numbers(depths, len(self.tower.transformer.resblocks))
+        numbers = block_numbers(depths, self.block_count)
         outputs = self.tower.forward_intermediates(
             images,
             indices=[number - 1 for number in numbers],
@@ -55,9 +64,8 @@ class ClipEncoder(torch.nn.Module):
             outputs["image_intermediates_prefix"], outputs["image_intermediates"], strict=True
         )
         tokens = [torch.cat(pair, dim=1) for pair in pairs]
-        count = len(self.tower.transformer.resblocks)
         pooled = [
-            self._pooled(of_block, final_norm or number == count)
+            self._pooled(of_block, final_norm or number == self.block_count)
             for number, of_block in zip(numbers, tokens, strict=True)
         ]
         return pooled if self.tower.proj is None else [x @ self.tower.proj for x in pooled]
@@ -70,14 +78,19 @@ class ClipEncoder(torch.nn.Module):
 
 
 class TrunkEncoder(torch.nn.Module):
-    """A timm trunk under open_clip's projection head."""
+    """A timm trunk under open_clip's projection head, which may be an identity."""
 
-    def __init__(self, tower: TimmModel) -> None:
+    def __init__(self, tower: TimmModel, width: int) -> None:
         super().__init__()
         self.tower = tower
+        self.width = width
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return self.tower(images)
+
+    @property
+    def block_count(self) -> int:
+        return TimmEncoder(self.tower.trunk).block_count
 
     @property
     def has_final_norm(self) -> bool:
@@ -101,6 +114,20 @@ def load(
     """
     del home
     config = _configuration(entry, weights_root)
+    tower = _tower(entry, config)
+    # The other tensors are the text tower's and the loss's (logit_scale, logit_bias).
+    load_strictly(tower, fetch_tensors(entry, weights_root, prefixes=["visual."]), entry.name)
+    digest = sha256_of_tensors(tower.state_dict())
+    return freeze(_encoder(entry, config, tower), device), digest
+
+
+def build(entry: EncoderEntry, weights_root: Path) -> ClipEncoder | TrunkEncoder:
+    """The entry's encoder with random weights."""
+    config = _configuration(entry, weights_root)
+    return _encoder(entry, config, _tower(entry, config))
+
+
+def _tower(entry: EncoderEntry, config: Mapping[str, Any]) -> VisionTransformer | TimmModel:
     vision = {**config["vision_cfg"], **entry.spec.get("architecture", {})}
     try:
         tower = build_vision_tower(config["embed_dim"], vision, config.get("quick_gelu", False))
@@ -112,16 +139,20 @@ def load(
             f"Encoder '{entry.name}': {type(tower).__name__} is no tower that this release runs "
             "(allowed: open_clip's VisionTransformer and timm trunks)."
         )
-    # The other tensors are the text tower's and the loss's (logit_scale, logit_bias).
-    load_strictly(tower, fetch_tensors(entry, weights_root, prefixes=["visual."]), entry.name)
-    digest = sha256_of_tensors(tower.state_dict())
+    return tower
+
+
+def _encoder(
+    entry: EncoderEntry, config: Mapping[str, Any], tower: VisionTransformer | TimmModel
+) -> ClipEncoder | TrunkEncoder:
+    pooled = entry.spec["feature"] == "pooled"
     if isinstance(tower, VisionTransformer):
-        if entry.spec["feature"] == "pooled":
+        if pooled:
             tower.proj = None
-        return freeze(ClipEncoder(tower), device), digest
-    if entry.spec["feature"] == "pooled":
+        return ClipEncoder(tower)
+    if pooled:
         tower.head = torch.nn.Identity()
-    return freeze(TrunkEncoder(tower), device), digest
+    return TrunkEncoder(tower, tower.trunk.num_features if pooled else config["embed_dim"])
 
 
 def _configuration(entry: EncoderEntry, weights_root: Path) -> Mapping[str, Any]:

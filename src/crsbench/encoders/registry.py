@@ -36,8 +36,25 @@ def load_encoder(
         raise UserError(f"The encoder '{entry.name}' is a set of embeddings: there is no model.")
     preprocessing = Preprocessing.from_spec(entry.spec["preprocessing"])
     encode, digest = _load(entry, home, weights_root, device)
+    _check_size(entry, encode)
     twin = _compare_with_twin(entry, encode, home, weights_root)
     return LoadedEncoder(entry.name, encode, preprocessing, digest, twin)
+
+
+def _check_size(entry: EncoderEntry, encode: Encoder) -> None:
+    """The loaded model must be as wide and as deep as its entry says."""
+    for key, attribute in (("width", "width"), ("blocks", "block_count")):
+        if key not in entry.spec:
+            continue
+        try:
+            found = getattr(encode, attribute)
+        except (AttributeError, ValueError):
+            found = "none that it tells of"
+        if entry.spec[key] != found:
+            raise UserError(
+                f"Encoder '{entry.name}': its entry says {key}: {entry.spec[key]}, the loaded "
+                f"model has {found}."
+            )
 
 
 def _load(

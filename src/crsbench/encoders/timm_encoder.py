@@ -35,6 +35,16 @@ class TimmEncoder(torch.nn.Module):
         return self.model(images)
 
     @property
+    def width(self) -> int:
+        return self.model.num_classes or self.model.head_hidden_size
+
+    @property
+    def block_count(self) -> int:
+        """Its blocks or, without blocks, the stages behind the stem."""
+        stages = len(self.model.feature_info) - 1
+        return len(self.model.blocks) if self.has_final_norm else stages
+
+    @property
     def has_final_norm(self) -> bool:
         """Whether a norm follows the last block: so in transformers, not after a stage."""
         return hasattr(self.model, "blocks") and hasattr(self.model, "num_prefix_tokens")
@@ -48,13 +58,12 @@ class TimmEncoder(torch.nn.Module):
         ValueError for depths as `block_numbers` and for a model that has neither.
         """
         if self.has_final_norm:
-            count = len(self.model.blocks)
-            blocks = block_numbers(depths, count)
+            blocks = block_numbers(depths, self.block_count)
             return [
-                self._pooled(tokens, final_norm or block == count)
+                self._pooled(tokens, final_norm or block == self.block_count)
                 for block, tokens in zip(blocks, self._tokens(images, blocks), strict=True)
             ]
-        if len(self.model.feature_info) != 5:  # the stem and four stages
+        if self.block_count != 4:
             raise ValueError(f"{type(self.model).__name__} has neither blocks nor four stages.")
         stages = block_numbers(depths, 4)
         last, maps = self.model.forward_intermediates(images, indices=stages)
@@ -108,9 +117,8 @@ def load(
 
 def _create(entry: EncoderEntry, name: str, weights_root: Path) -> torch.nn.Module:
     weights, architecture = entry.spec["weights"], entry.spec.get("architecture", {})
-    headless = {"num_classes": 0, **architecture}
     if weights == "untrained":
-        return _untrained(entry.name, name, headless)
+        return _untrained(entry, weights_root)
     if weights == "hub":
         # With its head: timm loads strictly only where no tensor of the weights is left over.
         model = timm.create_model(name, pretrained=True, **architecture)
@@ -124,11 +132,18 @@ def _create(entry: EncoderEntry, name: str, weights_root: Path) -> torch.nn.Modu
         return model
     if "checkpoint" in entry.spec:
         layout = LAYOUTS[entry.spec["checkpoint"]]
-        model = timm.create_model(name, pretrained=False, **headless)
+        model = build(entry, weights_root).model
         tensors = fetch_tensors(entry, weights_root, wrapper=layout.wrapper)
         load_strictly(model, layout.translate(tensors, model), entry.name)
         return model
-    return _from_file(name, fetch(entry, weights_root), headless)
+    return _from_file(name, fetch(entry, weights_root), {"num_classes": 0, **architecture})
+
+
+def build(entry: EncoderEntry, weights_root: Path) -> TimmEncoder:
+    """The entry's encoder with random weights."""
+    del weights_root
+    arguments = {"num_classes": 0, **entry.spec.get("architecture", {})}
+    return TimmEncoder(timm.create_model(entry.spec["model"], pretrained=False, **arguments))
 
 
 def _from_file(name: str, file: Path, arguments: Mapping[str, Any]) -> torch.nn.Module:
@@ -151,8 +166,8 @@ def _from_file(name: str, file: Path, arguments: Mapping[str, Any]) -> torch.nn.
     return timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **arguments)
 
 
-def _untrained(encoder: str, name: str, arguments: Mapping[str, Any]) -> torch.nn.Module:
+def _untrained(entry: EncoderEntry, weights_root: Path) -> torch.nn.Module:
     """Random weights that depend on the encoder's name alone."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(sha256_number("untrained", encoder) % 2**63)
-        return timm.create_model(name, pretrained=False, **arguments)
+        torch.manual_seed(sha256_number("untrained", entry.name) % 2**63)
+        return build(entry, weights_root).model

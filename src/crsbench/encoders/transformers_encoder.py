@@ -46,6 +46,36 @@ class TransformersEncoder(torch.nn.Module):
         self.name = name
         self.tower = tower
         self.feature = feature
+        self.cut_off = 0
+
+    @property
+    def width(self) -> int:
+        config = self.tower.config
+        return getattr(config, "hidden_size", None) or config.hidden_sizes[-1]
+
+    @property
+    def block_count(self) -> int:
+        """Blocks or stages of the whole model, those that `cut` took off counted in."""
+        owner, name = _block_list(self.tower)
+        return len(getattr(owner, name)) + self.cut_off
+
+    def cut(self, kept: int) -> None:
+        """Drop the blocks behind the one whose output is the feature.
+
+        Raises UserError for a model that has not as many, or whose stages can't be cut.
+        """
+        said = f"Encoder '{self.name}': cut_to_blocks is {kept}"
+        if _has_stages(self.tower):
+            raise UserError(
+                f"{said}, but {type(self.tower).__name__} has stages of different widths, which "
+                "can't be cut."
+            )
+        owner, name = _block_list(self.tower)
+        layers = getattr(owner, name)
+        if kept > len(layers):
+            raise UserError(f"{said}, the tower has {len(layers)} blocks.")
+        self.cut_off = len(layers) - kept
+        setattr(owner, name, layers[:kept])
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """(n, width) features. Raises UserError where the model has no such feature."""
@@ -192,8 +222,21 @@ def load(
         del tensors[name]
     tower = _loaded(entry, model_class, config, tensors)
     digest = sha256_of_tensors(tower.state_dict())
-    _cut(tower, entry)
-    return freeze(TransformersEncoder(tower, entry.spec["feature"], entry.name), device), digest
+    return freeze(_encoder(entry, tower), device), digest
+
+
+def build(entry: EncoderEntry, weights_root: Path) -> TransformersEncoder:
+    """The entry's encoder with random weights."""
+    model_class = _model_class(entry)
+    config = _config(entry, weights_root, model_class.config_class)
+    return _encoder(entry, model_class(config, **_arguments(entry, model_class)))
+
+
+def _encoder(entry: EncoderEntry, tower: transformers.PreTrainedModel) -> TransformersEncoder:
+    encoder = TransformersEncoder(tower, entry.spec["feature"], entry.name)
+    if "cut_to_blocks" in entry.spec:
+        encoder.cut(entry.spec["cut_to_blocks"])
+    return encoder
 
 
 def _model_class(entry: EncoderEntry) -> type[transformers.PreTrainedModel]:
@@ -248,15 +291,10 @@ def _loaded(
     config: transformers.PreTrainedConfig,
     tensors: dict[str, torch.Tensor],
 ) -> transformers.PreTrainedModel:
-    """The model with exactly these tensors; UserError naming those that lack, are over or misfit.
-
-    A pooler that the feature has no use for is not built, nor are its tensors wanted.
-    """
-    arguments = {}
-    if "add_pooling_layer" in inspect.signature(model_class.__init__).parameters:
-        arguments["add_pooling_layer"] = entry.spec["feature"] == "pooled"
-        if not arguments["add_pooling_layer"]:
-            tensors = {n: t for n, t in tensors.items() if not n.startswith("pooler.")}
+    """The model with exactly these tensors; UserError naming those that lack, are over or misfit."""
+    arguments = _arguments(entry, model_class)
+    if arguments.get("add_pooling_layer") is False:
+        tensors = {n: t for n, t in tensors.items() if not n.startswith("pooler.")}
     with _quiet():
         try:
             tower, told = model_class.from_pretrained(
@@ -276,6 +314,15 @@ def _loaded(
     if faults:
         raise UserError(f"Encoder '{entry.name}': its weights {'; they '.join(faults)}.")
     return tower
+
+
+def _arguments(
+    entry: EncoderEntry, model_class: type[transformers.PreTrainedModel]
+) -> dict[str, bool]:
+    """A pooler that the feature has no use for is not built."""
+    if "add_pooling_layer" not in inspect.signature(model_class.__init__).parameters:
+        return {}
+    return {"add_pooling_layer": entry.spec["feature"] == "pooled"}
 
 
 @contextmanager
@@ -305,22 +352,3 @@ def _settings(entry: EncoderEntry, weights_root: Path, config_class: type) -> Ma
                 f"Encoder '{entry.name}': unknown key '{key}' in architecture{nearest(key, known)}."
             )
     return settings
-
-
-def _cut(tower: torch.nn.Module, entry: EncoderEntry) -> None:
-    """Drop the blocks behind the one whose output is the feature."""
-    kept = entry.spec.get("cut_to_blocks")
-    if kept is None:
-        return
-    if _has_stages(tower):
-        raise UserError(
-            f"Encoder '{entry.name}': cut_to_blocks is {kept}, but {type(tower).__name__} has "
-            "stages of different widths, which can't be cut."
-        )
-    owner, name = _block_list(tower)
-    layers = getattr(owner, name)
-    if kept > len(layers):
-        raise UserError(
-            f"Encoder '{entry.name}': cut_to_blocks is {kept}, the tower has {len(layers)} blocks."
-        )
-    setattr(owner, name, layers[:kept])
