@@ -291,7 +291,7 @@ def _loaded(
     config: transformers.PreTrainedConfig,
     tensors: dict[str, torch.Tensor],
 ) -> transformers.PreTrainedModel:
-    """The model with exactly these tensors; UserError naming those that lack, are over or misfit."""
+    """The model with exactly these tensors; a UserError names those that lack, are over, misfit."""
     arguments = _arguments(entry, model_class)
     if arguments.get("add_pooling_layer") is False:
         tensors = {n: t for n, t in tensors.items() if not n.startswith("pooler.")}
