@@ -9,6 +9,7 @@ from typing import Any
 import open_clip
 import torch
 from open_clip.model import _build_vision_tower as build_vision_tower
+from open_clip.modified_resnet import ModifiedResNet
 from open_clip.timm_model import TimmModel
 from open_clip.transformer import VisionTransformer
 
@@ -99,13 +100,45 @@ class TrunkEncoder(torch.nn.Module):
     def blocks(
         self, images: torch.Tensor, depths: Sequence[float], *, final_norm: bool = True
     ) -> list[torch.Tensor]:
-        trunk = TimmEncoder(self.tower.trunk)
-        return [self.tower.head(x) for x in trunk.blocks(images, depths, final_norm=final_norm)]
+        """The trunk's behind the head, whose width of a trunk in stages the last alone has."""
+        *earlier, last = TimmEncoder(self.tower.trunk).blocks(images, depths, final_norm=final_norm)
+        if self.has_final_norm:
+            earlier = [self.tower.head(x) for x in earlier]
+        return [*earlier, self.tower.head(last) if depths[-1] == 1 or self.has_final_norm else last]
+
+
+class NetworkEncoder(torch.nn.Module):
+    """CLIP's own residual network, whose attention pools and projects in one step."""
+
+    has_final_norm = False
+    block_count = 4
+
+    def __init__(self, tower: ModifiedResNet) -> None:
+        super().__init__()
+        self.tower = tower
+
+    @property
+    def width(self) -> int:
+        return self.tower.output_dim
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.tower(images)
+
+    def blocks(self, images: torch.Tensor, depths: Sequence[float]) -> list[torch.Tensor]:
+        """The means of the stages' maps, and the network's own feature behind the last."""
+        stages = block_numbers(depths, self.block_count)
+        found = self.tower.forward_intermediates(images, indices=stages)
+        means = [values.mean(dim=(2, 3)) for values in found["image_intermediates"]]
+        return [*means[:-1], found["image_features"]] if stages[-1] == 4 else means
+
+
+Tower = VisionTransformer | TimmModel | ModifiedResNet
+OpenClipEncoder = ClipEncoder | TrunkEncoder | NetworkEncoder
 
 
 def load(
     entry: EncoderEntry, home: Path, weights_root: Path, device: torch.device
-) -> tuple[ClipEncoder | TrunkEncoder, str]:
+) -> tuple[OpenClipEncoder, str]:
     """Build the image tower and load it from the `visual.` part of the weights.
 
     The model is one of open_clip's own configurations or the `open_clip_config.json` beside the
@@ -121,38 +154,53 @@ def load(
     return freeze(_encoder(entry, config, tower), device), digest
 
 
-def build(entry: EncoderEntry, weights_root: Path) -> ClipEncoder | TrunkEncoder:
+def build(entry: EncoderEntry, weights_root: Path) -> OpenClipEncoder:
     """The entry's encoder with random weights."""
     config = _configuration(entry, weights_root)
     return _encoder(entry, config, _tower(entry, config))
 
 
-def _tower(entry: EncoderEntry, config: Mapping[str, Any]) -> VisionTransformer | TimmModel:
+def _tower(entry: EncoderEntry, config: Mapping[str, Any]) -> Tower:
     vision = {**config["vision_cfg"], **entry.spec.get("architecture", {})}
     try:
         tower = build_vision_tower(config["embed_dim"], vision, config.get("quick_gelu", False))
     except Exception as error:  # any argument may be wrong in any way
         reason = " ".join(str(error).split())
         raise UserError(f"Encoder '{entry.name}': open_clip can't build it: {reason}") from error
-    if not isinstance(tower, VisionTransformer | TimmModel):
+    if not isinstance(tower, Tower):
         raise UserError(
             f"Encoder '{entry.name}': {type(tower).__name__} is no tower that this release runs "
-            "(allowed: open_clip's VisionTransformer and timm trunks)."
+            "(allowed: open_clip's VisionTransformer and ModifiedResNet, and timm trunks)."
         )
     return tower
 
 
-def _encoder(
-    entry: EncoderEntry, config: Mapping[str, Any], tower: VisionTransformer | TimmModel
-) -> ClipEncoder | TrunkEncoder:
+def _encoder(entry: EncoderEntry, config: Mapping[str, Any], tower: Tower) -> OpenClipEncoder:
     pooled = entry.spec["feature"] == "pooled"
-    if isinstance(tower, VisionTransformer):
-        if pooled:
-            tower.proj = None
-        return ClipEncoder(tower)
     if pooled:
-        tower.head = torch.nn.Identity()
-    return TrunkEncoder(tower, tower.trunk.num_features if pooled else config["embed_dim"])
+        vision = {**config["vision_cfg"], **entry.spec.get("architecture", {})}
+        _drop_projection(tower, vision, entry.name)
+    if isinstance(tower, VisionTransformer):
+        tower.output_tokens = False  # of CoCa: its captions' tokens beside the feature
+        return ClipEncoder(tower)
+    if isinstance(tower, TimmModel):
+        return TrunkEncoder(tower, tower.trunk.num_features if pooled else config["embed_dim"])
+    return NetworkEncoder(tower)
+
+
+def _drop_projection(tower: Tower, vision: Mapping[str, Any], encoder: str) -> None:
+    """Let the tower end before its projection, which is built in one of four places."""
+    if isinstance(tower, ModifiedResNet) or vision.get("timm_pool") in ("abs_attn", "rot_attn"):
+        raise UserError(
+            f"Encoder '{encoder}': feature is pooled, but its attention pools and projects in one "
+            "step; allowed: projected."
+        )
+    if isinstance(tower, VisionTransformer):
+        tower.proj = None
+        return
+    tower.head = torch.nn.Identity()
+    if not vision.get("timm_proj", "linear"):  # then the projection is the trunk's own classifier
+        tower.trunk.reset_classifier(0)
 
 
 def _configuration(entry: EncoderEntry, weights_root: Path) -> Mapping[str, Any]:

@@ -40,9 +40,10 @@ class TimmEncoder(torch.nn.Module):
 
     @property
     def block_count(self) -> int:
-        """Its blocks or, without blocks, the stages behind the stem."""
-        stages = len(self.model.feature_info) - 1
-        return len(self.model.blocks) if self.has_final_norm else stages
+        """Its blocks or, without blocks, the stages behind a stem, which halves the side."""
+        if self.has_final_norm:
+            return len(self.model.blocks)
+        return sum(info["reduction"] > 2 for info in self.model.feature_info)
 
     @property
     def has_final_norm(self) -> bool:
@@ -66,7 +67,9 @@ class TimmEncoder(torch.nn.Module):
         if self.block_count != 4:
             raise ValueError(f"{type(self.model).__name__} has neither blocks nor four stages.")
         stages = block_numbers(depths, 4)
-        last, maps = self.model.forward_intermediates(images, indices=stages)
+        before = len(self.model.feature_info) - 4  # of some, the stem counts as a feature, too
+        indices = [stage - 1 + before for stage in stages]
+        last, maps = self.model.forward_intermediates(images, indices=indices)
         features = [values.mean(dim=(2, 3)) for values in maps]
         return [*features[:-1], self.model.forward_head(last)] if stages[-1] == 4 else features
 

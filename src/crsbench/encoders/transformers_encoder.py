@@ -247,6 +247,7 @@ def _model_class(entry: EncoderEntry) -> type[transformers.PreTrainedModel]:
     if (
         not known
         or not name.endswith("Model")
+        or name.endswith("PreTrainedModel")
         or found.config_class is None
         or found.main_input_name != "pixel_values"
     ):
