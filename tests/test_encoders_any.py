@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import open_clip
 import pytest
 import timm
@@ -19,6 +20,7 @@ from crsbench.config import EncoderEntry
 from crsbench.encoders import LoadedEncoder, load_encoder
 from crsbench.encoders.conformance import check_encoder
 from crsbench.errors import UserError
+from crsbench.runs import standardisation
 from crsbench.threads import use_one_thread
 
 PREPROCESSING = {
@@ -459,3 +461,15 @@ def test_depths_of_timms_networks_are_the_means_of_its_stages(name: str, tmp_pat
 def test_a_residual_clip_has_nothing_before_its_projection(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"'any': feature is pooled, .*allowed: projected"):
         of_open_clip("RN50-quickgelu", "pooled", tmp_path)
+
+
+def test_the_batch_norm_of_maes_own_probe_is_the_probes_standardisation() -> None:
+    """Its owners' linear probe begins with a batch norm without weights, eps 1e-6."""
+    features = torch.randn(64, 7, generator=torch.Generator().manual_seed(0)) * 3 + 2
+    norm = torch.nn.BatchNorm1d(7, affine=False, eps=1e-6, momentum=1.0)
+    norm(features)
+    norm.running_var *= 63 / 64  # torch keeps the sample's variance, and normalises by the batch's
+    mean, scale = standardisation(features.numpy())
+    other = torch.randn(5, 7, generator=torch.Generator().manual_seed(1))
+    wanted = norm.eval()(other).numpy()
+    np.testing.assert_allclose((other.numpy() - mean) / scale, wanted, rtol=1e-5, atol=1e-6)

@@ -30,6 +30,8 @@ class Preprocessing:
     crop_corner: how half a pixel of the centre crop's corner goes: `rounded` half to even, as
     torchvision does, or `floored`, as the image processors of transformers do.
     white: what the value 255 becomes before `mean` and `std`, by channel, are applied: 1 or 255.
+    per_image: whether each image's channels are brought to mean 0 and standard deviation 1 before;
+    a channel of one value becomes 0.
     """
 
     resize: Literal["shortest", "squash", "pad"]
@@ -45,6 +47,7 @@ class Preprocessing:
     antialias: bool = True
     crop_corner: Literal["rounded", "floored"] = "rounded"
     white: Literal[1, 255] = 1
+    per_image: bool = False
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Preprocessing:
@@ -61,7 +64,7 @@ class Preprocessing:
     @property
     def geometry(self) -> Preprocessing:
         """The same without the normalisation: encoders of one geometry share their pixels."""
-        return replace(self, mean=(0, 0, 0), std=(1, 1, 1), white=1)
+        return replace(self, mean=(0, 0, 0), std=(1, 1, 1), white=1, per_image=False)
 
     def __call__(self, image: Image.Image) -> np.ndarray:
         """A grey or RGB image as (3, size, size) float32."""
@@ -97,6 +100,8 @@ class Preprocessing:
         values = pixels.to(torch.float32, copy=True)
         if self.white == 1:
             values.div_(white)
+        if self.per_image:
+            values = _standardised(pixels)
         return values.sub_(mean).div_(std).permute(0, 3, 1, 2)
 
     def _padded(self, image: Image.Image) -> Image.Image:
@@ -139,6 +144,20 @@ class Preprocessing:
             planes[None], size[::-1], mode=self.interpolation, align_corners=False
         )[0]
         return (sampled[0] if values.ndim == 2 else sampled.permute(1, 2, 0)).numpy()
+
+
+def _standardised(pixels: torch.Tensor) -> torch.Tensor:
+    """(n, height, width, 3) with each image's channels at mean 0 and standard deviation 1, float32.
+
+    Sums of 8-bit numbers and of their squares are exact in float64, so no other image of the batch
+    has a part in them.
+    """
+    values = pixels.double()
+    count = values.shape[1] * values.shape[2]
+    centre = values.sum(dim=(1, 2), keepdim=True) / count
+    variance = values.square().sum(dim=(1, 2), keepdim=True) / count - centre.square()
+    spread = variance.clamp(min=0).sqrt()
+    return ((values - centre) / spread.where(spread > 0, torch.ones_like(spread))).float()
 
 
 def _stretched(image: Image.Image) -> Image.Image:
