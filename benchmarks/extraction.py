@@ -4,11 +4,12 @@
     python benchmarks/extraction.py --scaling [--quick]
 
 The user's way is a `DataLoader` over Pillow and timm's own transform, a pass a condition, with the
-usual calls for the perturbations (Pillow's blur, NumPy's normal deviates). Both ways take turns
-image by image, each with one thread; time is CPU time, that of the workers included, so that a
-machine's other load counts little. Features are compared where the user's way gives the same
-degraded image, and for blur and noise with our definition written plainly. Without the IDRiD sample
-(environment variable CRSBENCH_SAMPLES, by default ../shared/data) the images are phantoms.
+usual calls for the perturbations (Pillow's blur, NumPy's normal deviates). Each way has a process
+of its own with one thread, and they take turns of 64 images; time is CPU time, that of the workers
+included, so that a machine's other load counts little. Features are compared where the user's way
+gives the same degraded image, and for blur and noise with our definition written plainly. Without
+the IDRiD sample (environment variable CRSBENCH_SAMPLES, by default ../shared/data) the images are
+phantoms.
 `--scaling` gives cost and memory by the number of images. The last line is one JSON object.
 """
 
@@ -23,8 +24,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +49,8 @@ from crsbench.features.extraction import ImageViews, extract
 from crsbench.features.store import read_features
 from crsbench.images.canonical import read_canonical
 from crsbench.images.perturbations import VALUES_AT_ONCE, gaussian_weights, perturb
+from crsbench.memory import keep_freed_memory
+from crsbench.progress import progress
 from crsbench.threads import use_one_thread
 
 HOME = Path(__file__).resolve().parents[1]
@@ -55,17 +60,39 @@ SHORT_SIDE = 512
 WORKERS = {"cpu": 0, "cuda": 15}  # of both ways; on a CPU only its time counts
 
 
-def cpu_seconds() -> float:
-    """Of this process and of its children that have ended."""
-    own = resource.getrusage(resource.RUSAGE_SELF)
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return sum(usage.ru_utime + usage.ru_stime for usage in (own, children))
+def cpu_seconds() -> np.ndarray:
+    """Of this process and of its children that have ended: the user's part and the system's."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return np.array([[usage.ru_utime, usage.ru_stime] for usage in usages]).sum(axis=0)
 
 
-def cost(function: Callable[[], object]) -> float:
+def cost(function: Callable[..., object], *arguments: Any) -> np.ndarray:
+    """(2,) CPU seconds of a call, the user's and the system's."""
     start = cpu_seconds()
-    function()
+    function(*arguments)
     return cpu_seconds() - start
+
+
+def start_ours() -> None:
+    use_one_thread()
+    keep_freed_memory()
+
+
+@cache
+def encoder_of(name: str, device: str) -> LoadedEncoder:
+    registry: Mapping[str, Any] = yaml.safe_load((HOME / "config/encoders.yaml").read_text())
+    spec = (
+        registry[name]
+        if name in registry
+        else {
+            "library": "timm",
+            "model": name,
+            "weights": "untrained",
+            "preprocessing": registry["vit_b16"]["preprocessing"],
+        }
+    )
+    entry = EncoderEntry(name, name, "general", spec)
+    return load_encoder(entry, HOME, Path("weights"), torch.device(device))
 
 
 # --- The user's way ---
@@ -159,9 +186,11 @@ def timm_transform(preprocessing: Preprocessing) -> Callable[[Image.Image], torc
     )
 
 
-def users_model(encoder: LoadedEncoder) -> torch.nn.Module:
+@cache
+def users_model(name: str, device: str) -> torch.nn.Module:
     """The same weights in the usual memory layout."""
-    return copy.deepcopy(encoder.encode).to(memory_format=torch.contiguous_format)
+    model = copy.deepcopy(encoder_of(name, device).encode)
+    return model.to(memory_format=torch.contiguous_format)
 
 
 @torch.no_grad()
@@ -170,9 +199,20 @@ def users_pass(dataset: UsersDataset, model: torch.nn.Module, device: str) -> np
     return np.concatenate([model(batch.to(device)).cpu().numpy() for batch in loader])
 
 
-def users_data(dataset: UsersDataset, device: str) -> None:
-    for _ in DataLoader(dataset, batch_size=64, num_workers=WORKERS[device]):
-        pass
+def users_sets(files: list[Path], name: str) -> list[UsersDataset]:
+    transform = timm_transform(encoder_of(name, "cpu").preprocessing)
+    return [UsersDataset(files, condition, transform) for condition in ("clean", *DEGRADED)]
+
+
+def users_data(files: list[Path], name: str, device: str) -> None:
+    for dataset in users_sets(files, name):
+        for _ in DataLoader(dataset, batch_size=64, num_workers=WORKERS[device]):
+            pass
+
+
+def users_run(files: list[Path], name: str, device: str) -> None:
+    for dataset in users_sets(files, name):
+        users_pass(dataset, users_model(name, device), device)
 
 
 # --- Ours, beside it ---
@@ -191,20 +231,22 @@ def our_views(files: list[Path], encoder: LoadedEncoder, degraded: bool = True) 
     )
 
 
-def our_data(views: ImageViews, encoder: LoadedEncoder) -> None:
+def our_data(files: list[Path], name: str) -> None:
     """All but the forward: every view as the tensor that the encoder would get."""
+    encoder = encoder_of(name, "cpu")
+    views = our_views(files, encoder)
     for index in range(len(views)):
         encoder.preprocessing.normalise(torch.from_numpy(views[index].arrays[0]))
 
 
-def our_run(
-    views: ImageViews, encoder: LoadedEncoder, folder: Path, device: str, workers: int
-) -> None:
-    outputs = {name: folder / f"{name}.arrow" for name in views.conditions[0]}
+def our_run(files: list[Path], name: str, device: str, folder: Path, workers: int) -> None:
+    encoder = encoder_of(name, device)
+    views = our_views(files, encoder)
+    outputs = {condition: folder / f"{condition}.arrow" for condition in views.conditions[0]}
     extract(
         [encoder],
         views,
-        {encoder.name: outputs},
+        {name: outputs},
         device=torch.device(device),
         batch_size=64,
         workers=workers,
@@ -215,75 +257,112 @@ def our_run(
 # --- What is measured ---
 
 
-def stages(files: list[Path], preprocessing: Preprocessing) -> dict[str, dict[str, float]]:
-    """Milliseconds of a core a view, by stage: ours, the user's, and how many times as fast."""
-    transform, names = timm_transform(preprocessing), [file.name for file in files]
+def our_stages(files: list[Path], preprocessing: Preprocessing) -> dict[str, float]:
+    """CPU milliseconds a view by stage."""
     images = [read_canonical(file, SHORT_SIDE, 10**9) for file in files]
-    colour = [image.convert("RGB") for image in images]
+    return stage_costs(
+        files,
+        {
+            "decode and resize": lambda i: read_canonical(files[i], SHORT_SIDE, 10**9),
+            "preprocess": lambda i: preprocessing(images[i]),
+        },
+        lambda i, condition: perturb(images[i], condition, files[i].name, LEVELS),
+    )
+
+
+def users_stages(files: list[Path], preprocessing: Preprocessing) -> dict[str, float]:
+    transform = timm_transform(preprocessing)
     clean = UsersDataset(files, "clean", lambda image: image)
-    ours: dict[str, Callable[[int], object]] = {
-        "decode and resize": lambda i: read_canonical(files[i], SHORT_SIDE, 10**9),
-        "preprocess": lambda i: preprocessing(images[i]),
-    }
-    theirs: dict[str, Callable[[int], object]] = {
-        "decode and resize": lambda i: clean[i],
-        "preprocess": lambda i: transform(colour[i]),
-    }
-    for kind in LEVELS:
-        ours[kind] = lambda i, k=kind: [
-            perturb(images[i], f"{k}-{s}", names[i], LEVELS) for s in (1, 2, 3)
-        ]
-        theirs[kind] = lambda i, k=kind: [users(colour[i], f"{k}-{s}", names[i]) for s in (1, 2, 3)]
-    result = {}
-    for stage in ours:
-        ways, times = (ours[stage], theirs[stage]), 3 if stage in LEVELS else 1
-        for way in ways:
-            way(0)  # to warm up
-        spent = [[cost(partial(way, index)) for way in ways] for index in range(len(files))]
-        mine, user = 1000 * np.mean(spent, axis=0) / times
-        result[stage] = {"ms": mine, "users_ms": user, "ratio": user / mine}
-    mine, user = (np.mean([result[kind][name] for kind in LEVELS]) for name in ("ms", "users_ms"))
-    result["five kinds"] = {"ms": mine, "users_ms": user, "ratio": user / mine}
-    return {stage: {k: round(float(v), 2) for k, v in row.items()} for stage, row in result.items()}
+    images = [clean[i] for i in range(len(files))]
+    return stage_costs(
+        files,
+        {
+            "decode and resize": lambda i: clean[i],
+            "preprocess": lambda i: transform(images[i]),
+        },
+        lambda i, condition: users(images[i], condition, files[i].name),
+    )
 
 
-def compare(
-    files: list[Path], encoder: LoadedEncoder, device: str, folder: Path
+def stage_costs(
+    files: list[Path],
+    once: Mapping[str, Callable[[int], object]],
+    degrade: Callable[[int, str], object],
 ) -> dict[str, float]:
-    """CPU milliseconds a view of both ways, with and without the forward, by turns."""
-    turns = [files[start : start + 8] for start in range(0, len(files), 8)]
-    spent = np.sum([_turn(part, encoder, device, folder) for part in turns], axis=0)
-    names = ("data_ms", "users_data_ms", "all_ms", "users_all_ms")
-    result = dict(zip(names, 1000 * spent / (16 * len(files)), strict=True))
-    result["data_ratio"] = result["users_data_ms"] / result["data_ms"]
-    result["end_to_end_ratio"] = result["users_all_ms"] / result["all_ms"]
-    return {name: round(float(value), 2) for name, value in result.items()}
+    def three(index: int, kind: str) -> None:
+        for severity in (1, 2, 3):
+            degrade(index, f"{kind}-{severity}")
+
+    stages = {**once, **{kind: partial(three, kind=kind) for kind in LEVELS}}
+    costs = {}
+    for name, stage in stages.items():
+        stage(0)  # to warm up
+        spent = sum(cost(stage, index).sum() for index in range(len(files)))
+        costs[name] = float(1000 * spent / len(files) / (3 if name in LEVELS else 1))
+    return costs | {"five kinds": float(np.mean([costs[kind] for kind in LEVELS]))}
 
 
-def _turn(
-    files: list[Path], encoder: LoadedEncoder, device: str, folder: Path
-) -> tuple[float, float, float, float]:
-    """CPU seconds: our data path, the user's, then both with the forward."""
-    views, model = our_views(files, encoder), users_model(encoder)
-    transform = timm_transform(encoder.preprocessing)
-    sets = [UsersDataset(files, name, transform) for name in views.conditions[0]]
-    data = cost(lambda: our_data(views, encoder))
-    whole = cost(lambda: our_run(views, encoder, folder, device, WORKERS[device]))
-    theirs = cost(lambda: [users_data(dataset, device) for dataset in sets])
-    whole_theirs = cost(lambda: [users_pass(dataset, model, device) for dataset in sets])
-    return data, theirs, whole, whole_theirs
+class Ways:
+    """Both ways, each in a process of its own: the settings of one are not the other's."""
+
+    def __init__(self) -> None:
+        spawned = get_context("spawn")
+        self.ours = ProcessPoolExecutor(1, spawned, start_ours)
+        self.users = ProcessPoolExecutor(1, spawned, use_one_thread)
+
+    def stages(self, files: list[Path], preprocessing: Preprocessing) -> dict[str, dict]:
+        """Milliseconds of a core a view, by stage: ours, the user's, how many times as fast."""
+        ours = self.ours.submit(our_stages, files, preprocessing).result()
+        users = self.users.submit(users_stages, files, preprocessing).result()
+        return {
+            stage: {
+                "ms": round(ours[stage], 2),
+                "users_ms": round(users[stage], 2),
+                "ratio": round(users[stage] / ours[stage], 2),
+            }
+            for stage in ours
+        }
+
+    def compared(self, files: list[Path], name: str, device: str, folder: Path) -> dict[str, Any]:
+        """CPU milliseconds a view of both ways, with and without the forward, by turns.
+
+        In the second of the two numbers of `..._user_system_ms` is what the system took, chiefly
+        to clear memory; `forward_...` is what is left beside the data path.
+        """
+        spent = np.zeros((4, 2))
+        starts = range(0, len(files), 64)
+        for start in progress(starts, "turns", len(starts), "turn"):
+            part = files[start : start + 64]
+            spent += [
+                self.ours.submit(cost, our_data, part, name).result(),
+                self.users.submit(cost, users_data, part, name, device).result(),
+                self.ours.submit(
+                    cost, our_run, part, name, device, folder, WORKERS[device]
+                ).result(),
+                self.users.submit(cost, users_run, part, name, device).result(),
+            ]
+        ms = 1000 * spent / (16 * len(files))
+        data, users_data_, whole, users_whole = ms.sum(axis=1)
+        names = ("data", "users_data", "all", "users_all")
+        return {
+            f"{name}_user_system_ms": np.round(row, 2).tolist()
+            for name, row in zip(names, ms, strict=True)
+        } | {
+            "data_ratio": round(users_data_ / data, 2),
+            "end_to_end_ratio": round(users_whole / whole, 2),
+            "end_to_end_ratio_without_system": round(ms[3, 0] / ms[2, 0], 2),
+        }
 
 
-def largest_difference(
-    files: list[Path], encoder: LoadedEncoder, device: str, folder: Path
-) -> float:
+def largest_difference(files: list[Path], name: str, device: str, folder: Path) -> float:
     """Of our features from those of the plain way, relative to the latter's norm."""
-    our_run(our_views(files, encoder), encoder, folder, device, 0)
+    our_run(files, name, device, folder, 0)
     worst = 0.0
-    for name in ("clean", *DEGRADED):
-        dataset = UsersDataset(files, name, timm_transform(encoder.preprocessing), plain)
-        wanted = users_pass(dataset, users_model(encoder), device)
-        found = read_features(folder / f"{name}.arrow").matrix
+    for condition in ("clean", *DEGRADED):
+        transform = timm_transform(encoder_of(name, device).preprocessing)
+        dataset = UsersDataset(files, condition, transform, plain)
+        wanted = users_pass(dataset, users_model(name, device), device)
+        found = read_features(folder / f"{condition}.arrow").matrix
         distance = np.linalg.norm(found - wanted, axis=1) / np.linalg.norm(wanted, axis=1)
         worst = max(worst, float(distance.max()))
     return worst
@@ -307,7 +386,7 @@ def scaling(count: int) -> dict[str, float]:
 
     The images are 40 phantoms under as many names as are wanted; the encoder takes means.
     """
-    use_one_thread()
+    start_ours()
     size = Preprocessing("squash", 32, 32, "bicubic", (0.5,) * 3, (0.5,) * 3)
     encoder = LoadedEncoder("means", lambda x: x.flatten(2).mean(dim=2), size, "0" * 64)
     with tempfile.TemporaryDirectory() as folder:
@@ -335,7 +414,7 @@ def scaling(count: int) -> dict[str, float]:
             workers=0,
             metadata={"dataset": "benchmark"},
         )
-    spent = cpu_seconds() - before
+    spent = float((cpu_seconds() - before).sum())
     return {
         "images": count,
         "ms_an_image": round(1000 * spent / count, 3),
@@ -364,32 +443,21 @@ def images_at_hand(count: int, folder: Path) -> tuple[list[Path], str]:
 
 
 def measured(name: str, count: int, device: str, folder: Path) -> dict[str, Any]:
-    registry: Mapping[str, Any] = yaml.safe_load((HOME / "config/encoders.yaml").read_text())
-    spec = (
-        registry[name]
-        if name in registry
-        else {
-            "library": "timm",
-            "model": name,
-            "weights": "untrained",
-            "preprocessing": registry["vit_b16"]["preprocessing"],
-        }
-    )
-    entry = EncoderEntry(name, name, "general", spec)
-    encoder = load_encoder(entry, HOME, Path("weights"), torch.device(device))
+    start_ours()
     files, source = images_at_hand(count, folder)
-    use_one_thread()
     result: dict[str, Any] = {"encoder": name, "images": len(files), "source": source}
     result["device"] = (
         torch.cuda.get_device_name() if device == "cuda" else "CPU (not run on a GPU)"
     )
-    result["largest_difference"] = largest_difference(files[:2], encoder, device, folder)
-    result["stages"] = stages(files[: max(4, len(files) // 4)], encoder.preprocessing)
-    result |= compare(files, encoder, device, folder)
-    bare = bare_rate(encoder, torch.device(device), 64)
+    result["largest_difference"] = largest_difference(files[:8], name, device, folder)
+    ways = Ways()
+    result["stages"] = ways.stages(files[:32], encoder_of(name, device).preprocessing)
+    result |= ways.compared(files, name, device, folder)
+    some = files[:64]
+    bare = bare_rate(encoder_of(name, device), torch.device(device), 64)
     start = time.perf_counter()
-    our_run(our_views(files, encoder), encoder, folder, device, WORKERS[device])
-    rate = 16 * len(files) / (time.perf_counter() - start)
+    our_run(some, name, device, folder, WORKERS[device])
+    rate = 16 * len(some) / (time.perf_counter() - start)
     result |= {"views_a_second": round(rate, 1), "share_of_bare_forward": round(rate / bare, 3)}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return result | {"peak_mb": round(peak / 1024)}

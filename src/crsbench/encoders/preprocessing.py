@@ -11,8 +11,7 @@ import torch
 from PIL import Image
 
 from crsbench.errors import UserError
-
-_FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+from crsbench.images.filtering import channels_of, pixels_of, resized
 
 
 @dataclass(frozen=True)
@@ -121,28 +120,31 @@ class Preprocessing:
     def _square(self, image: Image.Image) -> np.ndarray:
         """(size, size[, 3]) on the scale of 0–255."""
         if self.resize != "shortest":
-            return self._resized(image, (self.size, self.size))
+            return self._resized(image, (self.size, self.size), (0, 0))
         short = min(image.size)
         # The long side is cut down, not rounded, as torchvision and transformers do: the owners'
         # features were made so.
         size = tuple(side * self.resize_to // short for side in image.size)
-        values = self._resized(image, size)
-        left, top = (self._corner(side - self.size) for side in size)
-        return values[top : top + self.size, left : left + self.size]
+        return self._resized(image, size, tuple(self._corner(side - self.size) for side in size))
 
     def _corner(self, excess: int) -> int:
         return round(excess / 2) if self.crop_corner == "rounded" else excess // 2
 
-    def _resized(self, image: Image.Image, size: tuple[int, int]) -> np.ndarray:
+    def _resized(
+        self, image: Image.Image, size: tuple[int, int], corner: tuple[int, int]
+    ) -> np.ndarray:
+        """The square at a corner (left, top) of the image brought to a size (width, height)."""
+        left, top = corner
+        right, bottom = left + self.size, top + self.size
         if self.antialias:
-            if size != image.size:
-                image = image.resize(size, _FILTERS[self.interpolation])
-            return np.asarray(image)
+            window = (left, top, right, bottom)
+            made = resized(pixels_of(image), size, self.interpolation, window=window)
+            return channels_of(made)
         values = torch.from_numpy(np.array(image, dtype=np.float32))
         planes = values[None] if values.ndim == 2 else values.permute(2, 0, 1)
         sampled = torch.nn.functional.interpolate(
             planes[None], size[::-1], mode=self.interpolation, align_corners=False
-        )[0]
+        )[0, :, top:bottom, left:right]
         return (sampled[0] if values.ndim == 2 else sampled.permute(1, 2, 0)).numpy()
 
 

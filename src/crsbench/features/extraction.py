@@ -19,9 +19,10 @@ from crsbench.errors import UserError
 from crsbench.features.shards import ShardedFeatures
 from crsbench.images.canonical import read_canonical
 from crsbench.images.perturbations import perturb
+from crsbench.memory import keep_freed_memory
 from crsbench.progress import progress
 
-LIBRARIES = ("numpy", "open_clip_torch", "pillow", "timm", "torch", "transformers")
+LIBRARIES = ("numba", "numpy", "open_clip_torch", "pillow", "timm", "torch", "transformers")
 """What a feature file names the versions of."""
 
 FLOAT32 = "float32"
@@ -140,6 +141,7 @@ def extract(
         batch_size=None,
         sampler=images,
         num_workers=workers,
+        worker_init_fn=keep_freed_memory,
         pin_memory=device.type == "cuda",
     )
     label = f"{', '.join(encoder.name for encoder in encoders)} × {metadata['dataset']}"

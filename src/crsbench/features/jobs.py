@@ -19,6 +19,7 @@ from crsbench.features.agreement import check_agreement
 from crsbench.features.devices import leased_gpu
 from crsbench.features.extraction import ImageViews, extract, geometries_of
 from crsbench.files import sha256_of_file
+from crsbench.memory import keep_freed_memory
 from crsbench.threads import use_one_thread
 
 
@@ -99,6 +100,7 @@ def extract_views(
 def job_device(config: Config) -> Iterator[torch.device]:
     """The device of a job: one thread of the CPU, or a GPU that no other job has."""
     use_one_thread()
+    keep_freed_memory()
     kind = config.settings["extraction"]["device"]
     if kind == "cpu":
         yield torch.device(kind)

@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from crsbench.errors import UserError
+from crsbench.images.filtering import image_of, pixels_of, resized
 
 DICOM_SUFFIXES = (".dcm", ".dicom")
 
@@ -106,4 +107,4 @@ def resize_short_side(image: Image.Image, short_side: int) -> Image.Image:
     if short == short_side:
         return image
     size = tuple(max(short_side, round(side * short_side / short)) for side in image.size)
-    return image.resize(size, Image.Resampling.BICUBIC)
+    return image_of(resized(pixels_of(image), size, "bicubic"))

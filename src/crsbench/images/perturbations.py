@@ -20,13 +20,14 @@ from PIL import Image
 
 from crsbench.files import sha256_number
 from crsbench.images.draws import REFERENCE_SIDE, normal_quantiles, random_shares
+from crsbench.images.filtering import blurred, compiled, image_of, pixels_of, resized
 from crsbench.images.modality import MODALITY_TRUE
 
 WIDEST_BLUR = 6.0
 """A wider Gaussian, in pixels, is several after each other: variances add."""
 
-ROWS_AT_ONCE, VALUES_AT_ONCE = 32, 65536
-"""How much of an image is worked on at a time, so that it stays in the processor's cache."""
+VALUES_AT_ONCE = 65536
+"""How many values of an image draw their noise together."""
 
 
 def perturb(
@@ -49,10 +50,10 @@ def gaussian_blur(image: Image.Image, sigma: float, _: np.random.Generator) -> I
     sigma *= min(image.size) / REFERENCE_SIDE
     times = max(1, math.ceil((sigma / WIDEST_BLUR) ** 2))
     weights = gaussian_weights(sigma / math.sqrt(times))
-    values = np.asarray(image)
+    pixels = pixels_of(image)
     for _ in range(times):
-        values = _filtered(values, weights)
-    return Image.fromarray(values)
+        pixels = blurred(pixels, weights)
+    return image_of(pixels)
 
 
 def gaussian_weights(sigma: float) -> np.ndarray:
@@ -69,50 +70,6 @@ def gaussian_weights(sigma: float) -> np.ndarray:
     return np.trim_zeros(weights, "b").astype(np.uint16)
 
 
-def _filtered(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Filter (height, width[, channels]) uint8 along columns, then rows, rounding after each.
-
-    Sums of 256 weights of 8-bit values fit 16 bits, the widest arithmetic that is fast here.
-    """
-    height, width = values.shape[:2]
-    channels = values.size // (height * width)
-    reach, line = len(weights) - 1, width * channels
-    padded = np.pad(values.reshape(height, line), ((reach, reach), (0, 0)), "edge")
-    padded = padded.astype(np.uint16)
-    wide = np.empty((ROWS_AT_ONCE, width + 2 * reach, channels), np.uint16)
-    result = np.empty((height, line), np.uint8)
-    for top in range(0, height, ROWS_AT_ONCE):
-        rows = min(ROWS_AT_ONCE, height - top)
-        strip = padded[top : top + rows + 2 * reach]
-        part = wide[:rows]
-        part[:, reach : reach + width] = _weighted(strip, weights, 1, 0).reshape(rows, width, -1)
-        part[:, :reach] = part[:, reach : reach + 1]
-        part[:, reach + width :] = part[:, reach + width - 1 : reach + width]
-        result[top : top + rows] = _weighted(part.reshape(rows, -1), weights, channels, 1)
-    return result.reshape(values.shape)
-
-
-def _weighted(values: np.ndarray, weights: np.ndarray, step: int, axis: int) -> np.ndarray:
-    """The filtered 16-bit values where the filter, of taps `step` apart, lies inside an axis."""
-    reach = len(weights) - 1
-    length = values.shape[axis] - 2 * reach * step
-
-    def shifted(by: int) -> np.ndarray:
-        start = (reach + by) * step
-        kept = slice(start, start + length)
-        return values[kept] if axis == 0 else values[:, kept]
-
-    total = shifted(0) * weights[0]
-    pair = np.empty_like(total)
-    for distance in range(1, reach + 1):
-        np.add(shifted(-distance), shifted(distance), out=pair)
-        np.multiply(pair, weights[distance], out=pair)
-        np.add(total, pair, out=total)
-    total += np.uint16(128)
-    total >>= np.uint16(8)
-    return total
-
-
 def jpeg(image: Image.Image, quality: float, _: np.random.Generator) -> Image.Image:
     """Compress as baseline JPEG with 4:2:0 chroma at a quality of 1 to 95, and decode again."""
     buffer = io.BytesIO()
@@ -124,7 +81,8 @@ def jpeg(image: Image.Image, quality: float, _: np.random.Generator) -> Image.Im
 
 def contrast(image: Image.Image, factor: float, _: np.random.Generator) -> Image.Image:
     """Pull every value towards the image's mean over pixels and channels, keeping `factor`."""
-    mean = float(np.asarray(image).mean(dtype=np.float64))
+    counts = np.reshape(image.histogram(), (-1, 256)).sum(axis=0)
+    mean = int(counts @ np.arange(256)) / int(counts.sum())
     table = [round(mean + factor * (value - mean)) for value in range(256)]
     return image.point(table * len(image.getbands()))
 
@@ -135,22 +93,30 @@ def rician_noise(image: Image.Image, sigma: float, generator: np.random.Generato
     Gudbjartsson and Patz, Magn Reson Med 34:910 (1995). Channels draw on their own; a grey image
     has one and stays grey. A normal deviate is a quantile of 16 random bits, two for each value.
     """
-    signal = np.asarray(image).reshape(-1)
+    signal = np.frombuffer(image.tobytes(), np.uint8)
     draws = random_shares(generator, 2 * len(signal))
-    deviates = np.float32(255 * sigma) * normal_quantiles()
-    squares = deviates * deviates
-    noisy = np.empty(len(signal), np.uint8)
+    noisy = np.empty_like(signal)
+    _rician_magnitude(signal, draws, np.float32(255 * sigma) * normal_quantiles(), noisy)
+    return Image.frombytes(image.mode, image.size, noisy.data)
+
+
+@compiled
+def _rician_magnitude(
+    signal: np.ndarray, draws: np.ndarray, deviates: np.ndarray, noisy: np.ndarray
+) -> None:
+    """Fill `noisy` (n,) uint8 from the signal (n,) uint8 and 2n places in a table of deviates.
+
+    Of each `VALUES_AT_ONCE` values, the real parts' places come first, then the imaginary parts'.
+    """
     for start in range(0, len(signal), VALUES_AT_ONCE):
-        part = signal[start : start + VALUES_AT_ONCE]
-        middle, end = 2 * start + len(part), 2 * (start + len(part))
-        magnitude = deviates.take(draws[2 * start : middle])  # the real part
-        magnitude += part
-        magnitude *= magnitude
-        magnitude += squares.take(draws[middle:end])  # the imaginary part
-        np.sqrt(magnitude, out=magnitude)
-        magnitude += np.float32(0.5)
-        noisy[start : start + len(part)] = np.minimum(magnitude, np.float32(255), out=magnitude)
-    return Image.fromarray(noisy.reshape(np.asarray(image).shape))
+        count = min(VALUES_AT_ONCE, len(signal) - start)
+        middle = 2 * start + count
+        part, made = signal[start : start + count], noisy[start : start + count]
+        for i in range(count):
+            real = deviates[draws[2 * start + i]] + np.float32(part[i])
+            imaginary = deviates[draws[middle + i]]
+            magnitude = np.sqrt(real * real + imaginary * imaginary)
+            made[i] = np.uint8(min(magnitude + np.float32(0.5), np.float32(255)))
 
 
 def fov_crop(image: Image.Image, keep: float, generator: np.random.Generator) -> Image.Image:
@@ -159,7 +125,7 @@ def fov_crop(image: Image.Image, keep: float, generator: np.random.Generator) ->
     left = int(generator.integers(image.width - width + 1))
     top = int(generator.integers(image.height - height + 1))
     box = (left, top, left + width, top + height)
-    return image.resize(image.size, Image.Resampling.BICUBIC, box=box)
+    return image_of(resized(pixels_of(image), image.size, "bicubic", box=box))
 
 
 PERTURBATIONS: Mapping[str, Callable[[Image.Image, float, np.random.Generator], Image.Image]] = {
