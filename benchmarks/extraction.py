@@ -45,7 +45,7 @@ from crsbench.data.phantoms import write_phantoms
 from crsbench.encoders import load_encoder
 from crsbench.encoders.base import LoadedEncoder
 from crsbench.encoders.preprocessing import Preprocessing
-from crsbench.features.extraction import ImageViews, extract
+from crsbench.features.extraction import ImageViews, extract, geometries_of
 from crsbench.features.store import read_features
 from crsbench.images.canonical import read_canonical
 from crsbench.images.perturbations import VALUES_AT_ONCE, gaussian_weights, perturb
@@ -57,6 +57,7 @@ HOME = Path(__file__).resolve().parents[1]
 LEVELS = yaml.safe_load((HOME / "config/config.yaml").read_text())["perturbations"]
 DEGRADED = [f"{kind}-{level}" for kind, levels in LEVELS.items() for level in (1, 2, 3)]
 SHORT_SIDE = 512
+TOGETHER = ["lite0_128px", "lite1_128px", "lite2_128px"]
 WORKERS = {"cpu": 0, "cuda": 15}  # of both ways; on a CPU only its time counts
 
 
@@ -218,13 +219,12 @@ def users_run(files: list[Path], name: str, device: str) -> None:
 # --- Ours, beside it ---
 
 
-def our_views(files: list[Path], encoder: LoadedEncoder, degraded: bool = True) -> ImageViews:
-    conditions = ("clean", *DEGRADED) if degraded else ("clean",)
+def our_views(files: list[Path], encoders: list[LoadedEncoder]) -> ImageViews:
     return ImageViews(
         files,
         [file.name for file in files],
-        [conditions] * len(files),
-        [encoder.preprocessing.geometry],
+        [("clean", *DEGRADED)] * len(files),
+        geometries_of(encoders),
         LEVELS,
         SHORT_SIDE,
         10**9,
@@ -234,19 +234,25 @@ def our_views(files: list[Path], encoder: LoadedEncoder, degraded: bool = True) 
 def our_data(files: list[Path], name: str) -> None:
     """All but the forward: every view as the tensor that the encoder would get."""
     encoder = encoder_of(name, "cpu")
-    views = our_views(files, encoder)
+    views = our_views(files, [encoder])
     for index in range(len(views)):
         encoder.preprocessing.normalise(torch.from_numpy(views[index].arrays[0]))
 
 
-def our_run(files: list[Path], name: str, device: str, folder: Path, workers: int) -> None:
-    encoder = encoder_of(name, device)
-    views = our_views(files, encoder)
-    outputs = {condition: folder / f"{condition}.arrow" for condition in views.conditions[0]}
+def our_run(files: list[Path], names: list[str], device: str, folder: Path, workers: int) -> None:
+    """The features of one encoder, or of several with one decode."""
+    encoders = [encoder_of(name, device) for name in names]
+    views = our_views(files, encoders)
+    outputs = {
+        name: {condition: folder / name / f"{condition}.arrow" for condition in views.conditions[0]}
+        for name in names
+    }
+    for name in names:
+        (folder / name).mkdir(exist_ok=True)
     extract(
-        [encoder],
+        encoders,
         views,
-        {name: outputs},
+        outputs,
         device=torch.device(device),
         batch_size=64,
         workers=workers,
@@ -330,6 +336,8 @@ class Ways:
         to clear memory; `forward_...` is what is left beside the data path.
         """
         spent = np.zeros((4, 2))
+        self.ours.submit(our_run, files[:4], [name], device, folder, 0).result()  # to warm up
+        self.users.submit(users_run, files[:4], name, device).result()
         starts = range(0, len(files), 64)
         for start in progress(starts, "turns", len(starts), "turn"):
             part = files[start : start + 64]
@@ -337,7 +345,7 @@ class Ways:
                 self.ours.submit(cost, our_data, part, name).result(),
                 self.users.submit(cost, users_data, part, name, device).result(),
                 self.ours.submit(
-                    cost, our_run, part, name, device, folder, WORKERS[device]
+                    cost, our_run, part, [name], device, folder, WORKERS[device]
                 ).result(),
                 self.users.submit(cost, users_run, part, name, device).result(),
             ]
@@ -356,16 +364,24 @@ class Ways:
 
 def largest_difference(files: list[Path], name: str, device: str, folder: Path) -> float:
     """Of our features from those of the plain way, relative to the latter's norm."""
-    our_run(files, name, device, folder, 0)
+    our_run(files, [name], device, folder, 0)
     worst = 0.0
     for condition in ("clean", *DEGRADED):
         transform = timm_transform(encoder_of(name, device).preprocessing)
         dataset = UsersDataset(files, condition, transform, plain)
         wanted = users_pass(dataset, users_model(name, device), device)
-        found = read_features(folder / f"{condition}.arrow").matrix
+        found = read_features(folder / name / f"{condition}.arrow").matrix
         distance = np.linalg.norm(found - wanted, axis=1) / np.linalg.norm(wanted, axis=1)
         worst = max(worst, float(distance.max()))
     return worst
+
+
+def together_ratio(files: list[Path], device: str, folder: Path) -> float:
+    """CPU seconds of small encoders of one geometry, each in a job of its own, over together."""
+    workers = WORKERS[device]
+    alone = [cost(our_run, files, [name], device, folder, workers) for name in TOGETHER]
+    together = cost(our_run, files, TOGETHER, device, folder, workers)
+    return round(float(np.sum(alone) / together.sum()), 2)
 
 
 def bare_rate(encoder: LoadedEncoder, device: torch.device, batch: int) -> float:
@@ -454,9 +470,10 @@ def measured(name: str, count: int, device: str, folder: Path) -> dict[str, Any]
     result["stages"] = ways.stages(files[:32], encoder_of(name, device).preprocessing)
     result |= ways.compared(files, name, device, folder)
     some = files[:64]
+    result["three_encoders_together_ratio"] = together_ratio(files[:16], device, folder)
     bare = bare_rate(encoder_of(name, device), torch.device(device), 64)
     start = time.perf_counter()
-    our_run(some, name, device, folder, WORKERS[device])
+    our_run(some, [name], device, folder, WORKERS[device])
     rate = 16 * len(some) / (time.perf_counter() - start)
     result |= {"views_a_second": round(rate, 1), "share_of_bare_forward": round(rate / bare, 3)}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
