@@ -12,7 +12,8 @@ import pytest
 
 from crsbench.data.scan import scan_images
 from crsbench.errors import UserError
-from crsbench.images.canonical import MissingExtraError, decode, read_canonical
+from crsbench.images.canonical import read_canonical
+from crsbench.images.decoding import MissingExtraError, decode
 
 RAMP = np.arange(24 * 32, dtype=np.uint16).reshape(24, 32)
 

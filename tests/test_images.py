@@ -12,7 +12,8 @@ from scipy.ndimage import correlate1d, gaussian_filter
 from scipy.stats import norm, rice
 
 from crsbench.errors import UserError
-from crsbench.images.canonical import read_canonical, resize_short_side, to_rgb
+from crsbench.images.canonical import read_canonical, resize_short_side
+from crsbench.images.decoding import to_rgb
 from crsbench.images.perturbations import (
     PERTURBATIONS,
     VALUES_AT_ONCE,

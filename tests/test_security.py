@@ -17,7 +17,7 @@ from crsbench.config import DatasetEntry, load_config
 from crsbench.data.readers import read_images, tables
 from crsbench.data.scan import scan_image
 from crsbench.errors import UserError
-from crsbench.images.canonical import decode
+from crsbench.images.decoding import decode
 
 Entry = Callable[..., DatasetEntry]
 Settings = Callable[[str], dict[str, Any]]

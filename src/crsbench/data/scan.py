@@ -20,7 +20,7 @@ import pandas as pd
 
 from crsbench.data.near_duplicates import perceptual_hash
 from crsbench.errors import UserError
-from crsbench.images.canonical import MissingExtraError, decode
+from crsbench.images.decoding import MissingExtraError, decode
 from crsbench.progress import progress
 
 MAX_BYTES_PER_PIXEL = 16

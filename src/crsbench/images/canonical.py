@@ -2,71 +2,24 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
-from crsbench.errors import UserError
+from crsbench.images.decoding import decode_as_stored
 from crsbench.images.filtering import image_of, pixels_of, resized
-
-DICOM_SUFFIXES = (".dcm", ".dicom")
-
-
-class MissingExtraError(UserError):
-    """An optional extra isn't installed: no fault of the image that needs it."""
 
 
 def read_canonical(file: Path, short_side: int, max_pixels: int) -> Image.Image:
     """Decode a file upright, its short side resized to `short_side` pixels: 8-bit grey or RGB.
 
-    The resize is bicubic with antialiasing; see `decode` for the rest. An image whose three
+    The resize is bicubic with antialiasing; `images.decoding` says the rest. An image whose three
     channels are the same is grey, however it is stored: its perturbations and preprocessing act on
     one channel, at a third of the cost and with the same values.
     """
-    image = resize_short_side(_decode(file, max_pixels)[0], short_side)
+    image = resize_short_side(decode_as_stored(file, max_pixels)[0], short_side)
     return image.getchannel(0) if _is_grey(image) else image
-
-
-def decode(file: Path, max_pixels: int) -> tuple[Image.Image, str]:
-    """Decode a file to upright 8-bit RGB; also returns the mode that it is stored in.
-
-    EXIF orientation is applied; 16-bit grey is scaled to 8 bit over its full range; transparent
-    pixels are laid on black; palette, CMYK and grey become RGB. A file called `.dcm` or `.dicom` is
-    read by `images.dicom`. A large JPEG is decoded whole, not at a fraction of its scale: at the
-    canonical size that would differ by tens of grey levels (docs/cost.md). Raises UserError naming
-    the file when it is no whole image, or when it has more than `max_pixels` pixels, and
-    MissingExtraError when the extra `dicom` is needed and not installed.
-    """
-    image, mode = _decode(file, max_pixels)
-    return to_rgb(image), mode
-
-
-def _decode(file: Path, max_pixels: int) -> tuple[Image.Image, str]:
-    """As `decode`, but what is stored as grey stays a grey image."""
-    if file.suffix.lower() in DICOM_SUFFIXES:
-        from crsbench.images.dicom import decode_dicom
-
-        return decode_dicom(file, max_pixels)
-    try:
-        with warnings.catch_warnings(), Image.open(file) as image:
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit below
-            check_size(file, image.width, image.height, max_pixels)
-            image.load()
-            upright = ImageOps.exif_transpose(image)
-            grey = image.mode == "L" and "transparency" not in image.info
-            return (upright if grey else to_rgb(upright)), image.mode
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UserError(f"The image {file} cannot be decoded: {error}.") from error
-
-
-def check_size(file: Path, width: int, height: int, max_pixels: int) -> None:
-    if width * height > max_pixels:
-        raise UserError(
-            f"The image {file} has {width} × {height} pixels, more than image.max_pixels = "
-            f"{max_pixels}."
-        )
 
 
 def _is_grey(image: Image.Image) -> bool:
@@ -75,30 +28,6 @@ def _is_grey(image: Image.Image) -> bool:
         return False  # nothing is left to be done
     values = np.asarray(image)
     return all((part == part[..., :1]).all() for part in (values[::64], values))
-
-
-def to_rgb(image: Image.Image) -> Image.Image:
-    """8-bit RGB of an image in any of Pillow's modes."""
-    if image.mode == "RGB":
-        return image
-    if image.mode.startswith("I") or image.mode == "F":
-        return _deep_grey_to_rgb(image)
-    if image.mode == "CMYK":
-        return image.convert("RGB")
-    if "A" in image.getbands() or image.mode == "P" or "transparency" in image.info:
-        rgba = image.convert("RGBA")
-        black = Image.new("RGBA", rgba.size, (0, 0, 0, 255))
-        return Image.alpha_composite(black, rgba).convert("RGB")
-    return image.convert("RGB")
-
-
-def _deep_grey_to_rgb(image: Image.Image) -> Image.Image:
-    """Scale 16-bit grey (0 to 65,535) to 8 bit, rounded to nearest."""
-    values = np.asarray(image)
-    if values.size and (values.min() < 0 or values.max() > 65535 or image.mode == "F"):
-        raise ValueError(f"mode {image.mode} with values beyond 16 bit is not supported")
-    grey = ((values.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)
-    return Image.fromarray(grey).convert("RGB")
 
 
 def resize_short_side(image: Image.Image, short_side: int) -> Image.Image:

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from crsbench.errors import UserError
-from crsbench.images.canonical import MissingExtraError, check_size
+from crsbench.images.decoding import MissingExtraError, check_size
 
 
 def decode_dicom(file: Path, max_pixels: int) -> tuple[Image.Image, str]:
