@@ -57,12 +57,14 @@ def test_the_command_that_scores_the_others_leaves_out_all_that_failed(tmp_path:
     console = Console(io.StringIO())
     started(console, 1, "features", **CELL)
     failed(console, 1, "a.arrow", "", "features")
+    started(console, 2, "weights", encoder="clip")
+    failed(console, 2, "clip.json", "", "weights")
     argv = [*ARGV[:5], "--config", "results=r", 'without={"old": "why"}', "--", "crs"]
     command = failure_report(console, argv, {"old": "why"}, 10).splitlines()[-1]
     words = shlex.split(command)
     assert words[-3:-1] == ["--config", "results=r"]
     left_out = json.loads(words[-1].removeprefix("without="))
-    assert set(left_out) == {"old", "means/tints"}
+    assert set(left_out) == {"old", "means/tints", "clip"}
     assert left_out["means/tints"].startswith("features failed: it left no cause; it may have been")
 
 

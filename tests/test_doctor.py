@@ -15,10 +15,10 @@ from torch import zeros
 from crsbench import doctor
 from crsbench.config import Config, DatasetEntry, EncoderEntry, load_config
 from crsbench.doctor import Images, Row
-from crsbench.encoders.weights import stage, stage_all
 from crsbench.errors import UserError
 from crsbench.files import sha256_of_file
 from crsbench.report.overlap import overlap_table
+from crsbench.weight_files import digest_of, stage, stage_all
 
 Settings = Callable[[str], dict[str, Any]]
 
@@ -75,12 +75,17 @@ def test_absent_weights_are_red_and_say_where_to_get_them(
 ) -> None:
     config = configured({"local": LOCAL})
     row = encoder_row(config, "local")
-    assert (row.light, row.cells["weights"], row.cells["SHA-256"]) == ("red", "missing", "open")
+    assert (row.light, row.cells["weights"], row.cells["SHA-256"]) == ("red", "missing", "-")
+    assert row.cells["from"] == "https://example.org/weights"
     assert row.advice.endswith("does not exist; get it from https://example.org/weights.")
 
     save_file({"x": zeros(3)}, tmp_path / "local.safetensors")
     row = encoder_row(config, "local")
-    assert (row.light, row.advice) == ("green", "")
+    digest = sha256_of_file(tmp_path / "local.safetensors")
+    assert (row.light, row.cells["SHA-256"]) == ("green", f"{digest[:12]}…")
+    assert (
+        row.advice == f"The encoder 'local': pin what you have in its weights, `sha256: {digest}`."
+    )
     assert row.cells["weights"] == f"found ({(tmp_path / 'local.safetensors').stat().st_size} B)"
 
 
@@ -89,7 +94,18 @@ def test_a_pinned_digest_is_checked(configured: Callable[..., Config], tmp_path:
     digest = sha256_of_file(tmp_path / "local.safetensors")
     weights = {"file": "local.safetensors", "sha256": digest}
     row = encoder_row(configured({"local": {**LOCAL, "weights": weights}}), "local")
-    assert (row.light, row.cells["SHA-256"]) == ("green", "pinned")
+    assert (row.light, row.cells["pinned"], row.advice) == ("green", "yes", "")
+    by_name = {**weights, "sha256": {"local.safetensors": digest}}
+    row = encoder_row(configured({"local": {**LOCAL, "weights": by_name}}), "local")
+    assert (row.light, row.cells["pinned"], row.advice) == ("green", "yes", "")
+    owners = {"file": "local.safetensors", "md5": digest_of(tmp_path / "local.safetensors", "md5")}
+    row = encoder_row(configured({"local": {**LOCAL, "weights": owners}}), "local")
+    assert (row.light, row.cells["pinned"]) == ("green", "by MD5")
+    assert f"`sha256: {digest}`" in row.advice
+    owners["md5"] = "0" * 32
+    row = encoder_row(configured({"local": {**LOCAL, "weights": owners}}), "local")
+    assert (row.light, row.cells["weights"]) == ("red", "missing")
+    assert "has the MD5" in row.advice
     weights["sha256"] = "0" * 64
     row = encoder_row(configured({"local": {**LOCAL, "weights": weights}}), "local")
     assert row.light == "red"
@@ -107,6 +123,7 @@ def test_every_published_encoder_has_its_licence_gate_and_command(
     assert {name for name, row in rows.items() if row.cells["gated"] == "yes"} == {
         *("medsiglip", "medgemma", "retfound")
     }
+    assert rows["biovil"].cells["from"] == "hub microsoft/BiomedVLP-CXR-BERT-specialized at v1.1"
     assert rows["mae"].cells["licence"] == "CC-BY-NC-4.0"
     page = "accept its terms at https://huggingface.co/google/medsiglip-448"
     assert page in rows["medsiglip"].advice
@@ -330,4 +347,5 @@ def test_snakemake_doctor_prints_the_table_and_its_status_tells(
     assert "crsbench: `all` can't end without what is red above: panderm." in output
     assert "green  lite0_128px  found (19 MB)" in ended.stdout
     assert "Traceback (most recent call last)" not in output
-    assert not list((tmp_path / "results/demo").glob("[!l]*"))  # the log alone
+    made = {path.name for path in (tmp_path / "results/demo").rglob("*") if path.is_file()}
+    assert made == {"doctor.log", ".digests.cache.json"}

@@ -14,15 +14,15 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
-from crsbench.config import Config, EncoderEntry, load_config
+from crsbench.config import EncoderEntry, load_config
 from crsbench.encoders import LoadedEncoder, load_encoder
 from crsbench.encoders.base import block_numbers
 from crsbench.encoders.conformance import check_encoder
 from crsbench.encoders.preprocessing import Preprocessing
-from crsbench.encoders.weights import sha256_of_tensors, stage
+from crsbench.encoders.weights import sha256_of_tensors
 from crsbench.errors import UserError
 from crsbench.files import sha256_of_file
-from crsbench.sources import encoder_files
+from crsbench.weight_files import stage
 
 HOME = Path(__file__).resolve().parents[1]
 REGISTRY = yaml.safe_load((HOME / "config" / "encoders.yaml").read_text(encoding="utf-8"))
@@ -368,25 +368,14 @@ def test_staging_fetches_only_the_shards_that_hold_the_tower(
     assert names == ["model.safetensors.index.json", "2.safetensors"]
 
 
-def test_the_workflow_sees_every_local_file_that_the_features_depend_on(
-    plain_demo: Callable[[], dict[str, Any]], home: Path, tmp_path: Path
-) -> None:
+def test_every_local_file_that_the_features_depend_on_is_staged(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     index = {"weight_map": {"vision_model.x": "m2.safetensors", "text_model.x": "m1.safetensors"}}
     (tmp_path / "m" / "model.safetensors.index.json").write_text(json.dumps(index))
-    registry = tmp_path / "encoders.yaml"
+    for name in ("config.json", "m2.safetensors"):
+        (tmp_path / "m" / name).touch()
     spec = {**REGISTRY["siglip"], "weights": {"file": "m/model.safetensors.index.json"}}
-    registry.write_text(yaml.safe_dump({"local": spec, "lite0_128px": REGISTRY["lite0_128px"]}))
-    config: Config = load_config(
-        {
-            **plain_demo(),
-            "encoders": ["local"],
-            "encoder_registry": str(registry),
-            "weights_root": str(tmp_path),
-        },
-        home,
-    )
-    names = [file.relative_to(tmp_path / "m").name for file in encoder_files(config, "local")]
+    names = [file.name for file in stage(entry(**spec), tmp_path)]
     assert names == ["model.safetensors.index.json", "config.json", "m2.safetensors"]
 
 

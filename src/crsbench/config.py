@@ -33,6 +33,9 @@ FEATURE_KEYS = (
 )
 """The keys of an encoder's registry entry that its features depend on."""
 
+BESIDE_WEIGHTS = ("sha256", "md5", "source")
+"""The keys of an encoder's weights that do not decide what is loaded."""
+
 BESIDE_MANIFEST = ("title", "licence", "apart", "detect", "shift", "expected_images")
 """The keys of a data set's registry entry that its manifest does not depend on."""
 
@@ -52,6 +55,11 @@ class EncoderEntry:
     @property
     def untrained(self) -> bool:
         return self.spec.get("weights") == "untrained"
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether the model is loaded from weights files."""
+        return self.spec.get("weights") not in (None, "untrained")
 
     @property
     def is_floor(self) -> bool:
@@ -75,12 +83,21 @@ class EncoderEntry:
             return "config.json"
         if library == "open_clip" and self.spec["model"] == "open_clip_config.json":
             return "open_clip_config.json"
+        if library == "timm" and "folder" in self.spec["weights"]:
+            return "config.json"
         return None
 
     @property
     def feature_spec(self) -> dict[str, Any]:
-        """The part of the entry that decides what the encoder's features are."""
-        return {key: self.spec[key] for key in FEATURE_KEYS if key in self.spec}
+        """The part of the entry that decides what the encoder's features are.
+
+        Not where a file is to be had, nor the digest that it must have: to state these of the file
+        that was used changes nothing.
+        """
+        spec = {key: self.spec[key] for key in FEATURE_KEYS if key in self.spec}
+        if isinstance(spec.get("weights"), Mapping):
+            spec["weights"] = {k: v for k, v in spec["weights"].items() if k not in BESIDE_WEIGHTS}
+        return spec
 
     def pretrained_on(self, dataset: str) -> bool | None:
         """Whether pre-training included the images of a data set; None where it is not known."""

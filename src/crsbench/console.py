@@ -50,11 +50,11 @@ class Failure:
 
     @property
     def cell(self) -> str | None:
-        """`encoder/dataset` where the job belongs to one."""
+        """`encoder/dataset` where the job belongs to one; `encoder` where to all of one."""
         names = self.wildcards
-        if "encoder" not in names or "dataset" not in names:
+        if "encoder" not in names:
             return None
-        return f"{names['encoder']}/{names['dataset']}"
+        return "/".join(names[key] for key in ("encoder", "dataset") if key in names)
 
 
 class Console(logging.Handler):

@@ -22,6 +22,7 @@ from crsbench.features.embeddings import embedding_files
 from crsbench.grid import Grid, Layout
 from crsbench.report.overlap import overlap
 from crsbench.sources import image_root
+from crsbench.weight_files import Digests, pins, stage, with_file
 
 Light = Literal["green", "yellow", "red"]
 
@@ -96,26 +97,76 @@ def _table(title: str, rows: Sequence[Row]) -> str:
 
 def encoder_row(config: Config, entry: EncoderEntry) -> Row:
     """Whether an encoder's library and weights, module or embeddings are at hand."""
-    weights = entry.spec.get("weights")
     cells = {
         "encoder": entry.name,
-        "weights": "",
+        "weights": "missing",
+        "from": _origin(entry),
         "licence": entry.spec["licence"],
         "gated": "yes" if entry.spec.get("gated") else "no",
-        "SHA-256": "pinned" if isinstance(weights, Mapping) and "sha256" in weights else "open",
+        "SHA-256": "-",
+        "pinned": "-",
         "pre-training had": _overlap(config, entry),
     }
-    if not isinstance(weights, Mapping) and weights != "hub":
-        cells["SHA-256"] = "-"
     try:
-        found = _find_encoder(config, entry)
+        if not entry.has_weights:
+            return Row("green", {**cells, "weights": _find_encoder(config, entry)})
+        files = _find_weights(config, entry)
     except UserError as error:
-        return Row("red", {**cells, "weights": "missing"}, str(error))
-    return Row("green", {**cells, "weights": found})
+        return Row("red", cells, str(error))
+    digests = Digests(Layout(config.results).digests).of(files)
+    pinned, advice = _pinned(with_file(entry, config.weights_root), digests)
+    shown = {
+        "weights": f"found ({_bytes(sum(file.stat().st_size for file in files))})",
+        "SHA-256": f"{digests[files[0].name][:12]}…",
+        "pinned": pinned,
+    }
+    return Row("green", {**cells, **shown}, advice)
+
+
+def _origin(entry: EncoderEntry) -> str:
+    """Where an encoder's weights come from, in a few words."""
+    weights = entry.spec.get("weights")
+    if weights == "hub":
+        return "timm's own hub repository"
+    if not isinstance(weights, Mapping):
+        return "-"
+    if "hub" in weights:
+        return f"hub {weights['hub']} at {weights.get('revision') or 'main'}"
+    if "package" in weights:
+        return f"package {weights['package']}"
+    return weights.get("source") or f"{weights.get('file') or weights['folder']}"
+
+
+def _pinned(entry: EncoderEntry, digests: Mapping[str, str]) -> tuple[str, str]:
+    """Whether the entry pins every file that was found, and else the line that would."""
+    if entry.spec["weights"] == "hub":
+        return "no", ""
+    known = pins(entry)
+    kinds = {kind for name in digests for kind in known.get(name, {"nothing": ""})}
+    if kinds == {"sha256"}:
+        return "yes", ""
+    by_name = ", ".join(f"{name}: {digest}" for name, digest in digests.items())
+    line = f"{{{by_name}}}" if len(digests) > 1 else next(iter(digests.values()))
+    advice = f"The encoder '{entry.name}': pin what you have in its weights, `sha256: {line}`."
+    return "by MD5" if kinds == {"md5"} else "partly" if known else "no", advice
+
+
+def _find_weights(config: Config, entry: EncoderEntry) -> list[Path]:
+    """All files that are read, the weights first; raises UserError saying what is missing."""
+    _find_library(entry)
+    return stage(entry, config.weights_root, download=False)
+
+
+def _find_library(entry: EncoderEntry) -> None:
+    library = entry.spec["library"]
+    if importlib.util.find_spec(library) is None:
+        raise UserError(
+            f"The encoder '{entry.name}' needs the library {library}, which is not installed."
+        )
 
 
 def _find_encoder(config: Config, entry: EncoderEntry) -> str:
-    """What was found, in words; raises UserError saying what is missing."""
+    """What was found of one without weights, in words; raises UserError saying what is missing."""
     library = entry.spec.get("library")
     if library is None:
         raise UserError(
@@ -125,16 +176,8 @@ def _find_encoder(config: Config, entry: EncoderEntry) -> str:
         return _find_embeddings(config, entry)
     if library == "python":
         return _find_module(config.home, entry)
-    if importlib.util.find_spec(library) is None:
-        raise UserError(
-            f"The encoder '{entry.name}' needs the library {library}, which is not installed."
-        )
-    if entry.untrained:
-        return "none (untrained)"
-    from crsbench.encoders.weights import stage  # here: torch takes seconds to import
-
-    files = stage(entry, config.weights_root, download=False)
-    return f"found ({_bytes(sum(file.stat().st_size for file in files))})"
+    _find_library(entry)
+    return "none (untrained)"
 
 
 def _find_embeddings(config: Config, entry: EncoderEntry) -> str:

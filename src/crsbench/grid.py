@@ -181,6 +181,16 @@ class Layout:
         return f"{self.results}/features/{{encoder}}/{{dataset}}/{{condition}}.arrow"
 
     @property
+    def weights(self) -> str:
+        """The record of the weights files that an encoder was loaded from."""
+        return f"{self.results}/weights/{{encoder}}.json"
+
+    @property
+    def digests(self) -> str:
+        """Digests of weights files, kept so that they are computed once."""
+        return f"{self.results}/weights/.digests.cache.json"
+
+    @property
     def probe(self) -> str:
         return f"{self.results}/probes/{{encoder}}/{{dataset}}/seed{{seed}}/frac{{percent}}.npz"
 

@@ -1,4 +1,4 @@
-"""Where the files lie that a run starts from: data sets, weights."""
+"""Where the files lie that a run starts from: data sets, what encoders are made of."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from crsbench.config import Config
 from crsbench.data.readers import READERS
 from crsbench.errors import UserError
 from crsbench.grid import Layout
-from crsbench.shards import shards_of
 
 
 def image_root(config: Config, layout: Layout, dataset: str) -> Path:
@@ -27,21 +26,15 @@ def image_root(config: Config, layout: Layout, dataset: str) -> Path:
     return config.data_root / entry.spec["root"]
 
 
-def encoder_files(config: Config, encoder: str) -> list[Path]:
-    """The local files that an encoder's features depend on: its weights or its own Python file.
+def encoder_inputs(config: Config, layout: Layout, name: str) -> list[Path]:
+    """The files that an encoder's features depend on: the record of its weights, or its own code.
 
-    Weights in shards are the index, its shards (as far as the index is there to name them) and, as
-    for every model that brings its own, the configuration beside them.
+    Own embeddings are files by condition, and not among them.
     """
-    entry = config.encoders[encoder]
-    spec = entry.spec
-    weights = spec.get("weights")
-    if isinstance(weights, dict) and "file" in weights and not weights.keys() & {"package", "hub"}:
-        file = config.weights_root / weights["file"]
-        beside = [] if entry.configuration_file is None else [entry.configuration_file]
-        if file.name.endswith(".index.json") and file.is_file():
-            beside += shards_of(file, entry.prefixes)
-        return [file, *(file.parent / name for name in beside)]
-    if spec.get("library") == "python":
-        return [config.home / (spec["model"].split(":")[0].replace(".", "/") + ".py")]
+    entry = config.encoders[name]
+    if entry.has_weights:
+        return [Path(layout.at(layout.weights, encoder=name))]
+    if entry.spec.get("library") == "python":
+        own = config.home / (entry.spec["model"].split(":")[0].replace(".", "/") + ".py")
+        return [own] if own.is_file() else []
     return []

@@ -20,7 +20,7 @@ rule adapt:
         manifest=LAYOUT.manifest,
         split=LAYOUT.split,
         features=LAYOUT.features.replace("{condition}", "clean"),
-        encoder=existing_encoder_files,
+        encoder=inputs_of_encoder,
     output:
         weights=ADAPTER_FILES[0],
         config=ADAPTER_FILES[1],

@@ -22,8 +22,9 @@ from crsbench.features.embeddings import embedding_files
 from crsbench.files import sha256_of_file
 from crsbench.grid import Grid, Layout
 from crsbench.resources import NEEDS, control_needs
-from crsbench.sources import encoder_files, image_root
+from crsbench.sources import encoder_inputs, image_root
 from crsbench.threads import use_one_thread
+from crsbench.weight_files import version
 
 use_one_thread()  # this process works off the runs
 # A graph of 18,000 jobs is millions of objects that stay; with Python's own thresholds a quarter of
@@ -38,6 +39,7 @@ except UserError as error:
 GRID = Grid(CONFIG)
 LAYOUT = Layout(CONFIG.results)
 CONSOLE = Console()
+PLANNED_WEIGHTS = {}
 STUDY_NAMES = []  # each file of rules adds the studies that it makes
 
 
@@ -73,19 +75,27 @@ def targets_of_dataset(wc):
     return list(CONFIG.dataset(wc.dataset).shift) if wc.dataset in CONFIG.datasets else []
 
 
-def existing_encoder_files(wc):
+def inputs_of_encoder(wc):
     entry = CONFIG.encoders[wc.encoder]
-    files = encoder_files(CONFIG, wc.encoder)
-    if "embeddings" in entry.spec:
-        conditions = [wc.target] if "target" in wc.keys() else ["clean", *GRID.degraded]
-        names = CONFIG.weights_root, wc.dataset, conditions
-        files = embedding_files(entry, *names).values()
+    if "embeddings" not in entry.spec:
+        return encoder_inputs(CONFIG, LAYOUT, wc.encoder)
+    conditions = [wc.target] if "target" in wc.keys() else ["clean", *GRID.degraded]
+    files = embedding_files(entry, CONFIG.weights_root, wc.dataset, conditions).values()
     return [file for file in files if file.is_file()]
 
 
-def existing_files_together(_):
-    files = [file for name in CONFIG.encoders_together for file in encoder_files(CONFIG, name)]
-    return [file for file in files if file.is_file()]
+def inputs_together(_):
+    names = CONFIG.encoders_together
+    return [file for name in names for file in encoder_inputs(CONFIG, LAYOUT, name)]
+
+
+def version_of_weights(wc):
+    """Weights by content: where they lie and when they were copied says nothing."""
+    if wc.encoder not in PLANNED_WEIGHTS:  # once: while it runs, the job deletes and fetches
+        record = LAYOUT.at(LAYOUT.weights, encoder=wc.encoder)
+        made_of = CONFIG.encoders[wc.encoder], CONFIG.weights_root
+        PLANNED_WEIGHTS[wc.encoder] = version(*made_of, LAYOUT.digests, record)
+    return PLANNED_WEIGHTS[wc.encoder]
 
 
 def encoder_spec(wc):

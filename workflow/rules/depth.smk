@@ -14,7 +14,7 @@ if DEPTHS:
 rule depth_features:
     input:
         manifest=LAYOUT.manifest,
-        encoder=existing_encoder_files,
+        encoder=inputs_of_encoder,
     output:
         expand(LAYOUT.depth_features, depth=DEPTHS or ["none"], allow_missing=True),
     log:

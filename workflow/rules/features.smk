@@ -8,11 +8,30 @@ ALONE = [name for name in CONFIG.encoders if name not in TOGETHER]
 SPECS_TOGETHER = {name: CONFIG.encoders[name].feature_spec for name in TOGETHER}
 
 
+localrules:
+    weights,
+
+
+rule weights:
+    output:
+        LAYOUT.weights,
+    log:
+        LAYOUT.log("weights", "{encoder}"),
+    params:
+        weights=lambda wc: CONFIG.encoders[wc.encoder].feature_spec.get("weights"),
+        version=version_of_weights,
+    run:
+        from crsbench.weight_files import record
+
+        made_of = CONFIG.encoders[wildcards.encoder], CONFIG.weights_root, LAYOUT.digests
+        attempt(log[0], record, *made_of, output[0], params.version)
+
+
 rule features:
     input:
         manifest=LAYOUT.manifest,
         test=LAYOUT.test,
-        encoder=existing_encoder_files,
+        encoder=inputs_of_encoder,
     output:
         expand(LAYOUT.features, condition=["clean", *GRID.degraded], allow_missing=True),
     log:
@@ -40,7 +59,7 @@ rule features:
 rule shift_features:
     input:
         manifest=LAYOUT.manifest.replace("{dataset}", "{target}"),
-        encoder=existing_encoder_files,
+        encoder=inputs_of_encoder,
     output:
         LAYOUT.features.replace("{condition}", "{target}"),
     log:
@@ -70,7 +89,7 @@ if TOGETHER:
         input:
             manifest=LAYOUT.manifest,
             test=LAYOUT.test,
-            encoder=existing_files_together,
+            encoder=inputs_together,
         output:
             expand(
                 LAYOUT.features,
@@ -86,7 +105,7 @@ if TOGETHER:
     use rule shift_features as shift_features_together with:
         input:
             manifest=LAYOUT.manifest.replace("{dataset}", "{target}"),
-            encoder=existing_files_together,
+            encoder=inputs_together,
         output:
             expand(
                 LAYOUT.features.replace("{condition}", "{target}"),

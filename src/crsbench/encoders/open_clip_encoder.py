@@ -17,8 +17,6 @@ from crsbench.config import EncoderEntry
 from crsbench.encoders.base import block_numbers, without
 from crsbench.encoders.timm_encoder import TimmEncoder
 from crsbench.encoders.weights import (
-    beside,
-    fetch,
     fetch_tensors,
     freeze,
     load_strictly,
@@ -26,6 +24,7 @@ from crsbench.encoders.weights import (
     sha256_of_tensors,
 )
 from crsbench.errors import UserError
+from crsbench.weight_files import beside, fetch
 
 
 class ClipEncoder(torch.nn.Module):

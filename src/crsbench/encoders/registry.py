@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 from pathlib import Path
 
@@ -11,8 +10,8 @@ import torch
 from crsbench.config import EncoderEntry
 from crsbench.encoders.base import Encoder, LoadedEncoder
 from crsbench.encoders.preprocessing import Preprocessing
-from crsbench.encoders.weights import fetch
 from crsbench.errors import UserError
+from crsbench.weight_files import general_twin, stage, with_file
 
 LIBRARIES = ("timm", "open_clip", "transformers", "python", "embeddings")
 _DISTRIBUTIONS = {"open_clip": "open-clip-torch"}
@@ -34,6 +33,7 @@ def load_encoder(
         )
     if "embeddings" in entry.spec:
         raise UserError(f"The encoder '{entry.name}' is a set of embeddings: there is no model.")
+    entry = with_file(entry, weights_root)
     preprocessing = Preprocessing.from_spec(entry.spec["preprocessing"])
     encode, digest = _load(entry, home, weights_root, device)
     _check_size(entry, encode)
@@ -78,18 +78,16 @@ def _compare_with_twin(
 
     The general model is compared when its weights are at hand; they are never downloaded for it.
     """
-    if "general_twin" not in entry.spec:
+    general = general_twin(entry)
+    if general is None:
         return None
-    twin = entry.spec["general_twin"]
-    spec = {k: v for k, v in entry.spec.items() if k not in ("checkpoint", "prefix", "gated")}
-    general = dataclasses.replace(entry, name=twin["title"], spec={**spec, **twin})
     try:
-        fetch(general, weights_root, download=False)
+        stage(general, weights_root, download=False)
     except UserError:
-        return f"not compared: the weights of {twin['title']} are not at hand"
+        return f"not compared: the weights of {general.name} are not at hand"
     other, _ = _load(general, home, weights_root, torch.device("cpu"))
     own, theirs = encode.state_dict(), other.state_dict()
     equal = sum(torch.equal(tensor.cpu(), theirs[name]) for name, tensor in own.items())
     if equal == len(own):
-        return f"equal: all of its {equal} tensors are those of {twin['title']}"
-    return f"differs from {twin['title']} in {len(own) - equal} of {len(own)} tensors"
+        return f"equal: all of its {equal} tensors are those of {general.name}"
+    return f"differs from {general.name} in {len(own) - equal} of {len(own)} tensors"

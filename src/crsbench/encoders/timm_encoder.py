@@ -13,15 +13,16 @@ from crsbench.config import EncoderEntry
 from crsbench.encoders.base import block_numbers, without
 from crsbench.encoders.checkpoints import LAYOUTS
 from crsbench.encoders.weights import (
-    fetch,
     fetch_tensors,
     freeze,
     load_in_order,
     load_strictly,
+    read_json,
     sha256_of_tensors,
 )
 from crsbench.errors import UserError
 from crsbench.files import sha256_number
+from crsbench.weight_files import beside, fetch
 
 
 class TimmEncoder(torch.nn.Module):
@@ -122,6 +123,8 @@ def _create(entry: EncoderEntry, name: str, weights_root: Path) -> torch.nn.Modu
     weights, architecture = entry.spec["weights"], entry.spec.get("architecture", {})
     if weights == "untrained":
         return _untrained(entry, weights_root)
+    if "folder" in weights:
+        architecture = {**_saved_arguments(entry, weights_root), **architecture}
     if weights == "hub":
         # With its head: timm loads strictly only where no tensor of the weights is left over.
         model = timm.create_model(name, pretrained=True, **architecture)
@@ -147,6 +150,24 @@ def build(entry: EncoderEntry, weights_root: Path) -> TimmEncoder:
     del weights_root
     arguments = {"num_classes": 0, **entry.spec.get("architecture", {})}
     return TimmEncoder(timm.create_model(entry.spec["model"], pretrained=False, **arguments))
+
+
+def _saved_arguments(entry: EncoderEntry, weights_root: Path) -> dict[str, Any]:
+    """The model's arguments by the `config.json` of a folder that timm saved.
+
+    Among them what it was pretrained at, which decides the size of its position embedding.
+    """
+    file = fetch(entry, weights_root, beside(entry, "config.json"))
+    config = read_json(file, entry.name)
+    theirs, own = config.get("architecture"), entry.spec["model"].split(".")[0]
+    if theirs != own:
+        raise UserError(
+            f"Encoder '{entry.name}': {file} is of the architecture '{theirs}', the entry's model "
+            f"is '{own}'."
+        )
+    pretrained = config.get("pretrained_cfg")
+    saved = {} if not pretrained else {"pretrained_cfg": pretrained}
+    return {**saved, **(config.get("model_args") or {})}
 
 
 def _from_file(name: str, file: Path, arguments: Mapping[str, Any]) -> torch.nn.Module:

@@ -14,15 +14,14 @@ import transformers
 from crsbench.config import EncoderEntry, nearest
 from crsbench.encoders.base import block_numbers, without
 from crsbench.encoders.weights import (
-    beside,
     faults_of_weights,
-    fetch,
     fetch_tensors,
     freeze,
     read_json,
     sha256_of_tensors,
 )
 from crsbench.errors import UserError
+from crsbench.weight_files import beside, fetch
 
 Feature = Literal["pooled", "class_token", "mean_patches"]
 
