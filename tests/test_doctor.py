@@ -17,7 +17,7 @@ from crsbench.config import Config, DatasetEntry, EncoderEntry, load_config
 from crsbench.doctor import Images, Row
 from crsbench.errors import UserError
 from crsbench.files import sha256_of_file
-from crsbench.report.overlap import overlap_table
+from crsbench.overlap import Overlaps
 from crsbench.weight_files import digest_of, stage, stage_all
 
 Settings = Callable[[str], dict[str, Any]]
@@ -276,7 +276,7 @@ def test_overlap_is_yes_no_or_unknown_for_each_data_set_and_its_targets(home: Pa
     names = ("isic2019", "aptos2019", "chexpert", "phantom_skin")
     datasets = {name: registry("datasets")[name] for name in names}
     targets = {"mimic": registry("datasets")["mimic"]}
-    found = overlap_table(encoders, datasets, targets)
+    found = Overlaps(encoders, datasets, targets).table()
     cell = "BiomedVLP-CXR-BERT-specialized model card; Boecking et al., ECCV 2022"
     assert found[found["encoder"] == "biovil"].iloc[:, 1:].values.tolist() == [
         ["isic2019", "isic2019", "no", "its paper"],

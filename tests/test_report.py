@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import re
 from collections.abc import Callable
@@ -23,6 +25,7 @@ from crsbench.report import Material, gallery, provenance, write_paper, write_re
 from crsbench.report.charts import chart_rows
 from crsbench.report.figures import latex_text, markdown_table
 from crsbench.report.leaderboard import axis_cells, seed_interval
+from crsbench.report.material import MadeStudy
 from crsbench.report.notes import NOTES, THEMES
 from crsbench.runs import CONFIDENCE_COLUMNS, collect_confidence_bins
 from crsbench.score import AGGREGATE, SEED_MEAN, load_scoring
@@ -117,6 +120,44 @@ def test_floors_come_last_without_a_rank_and_untrained_weights_are_marked(
     assert board[2][1].startswith("C")
     assert "untrained" in board[2][1]
     assert "floor" in board[2][1]
+
+
+SEEN = {"d": {"included": True, "source": "its <i>card</i>"}}
+
+
+def test_every_table_marks_what_pretraining_had(
+    page: Callable[..., str], made: dict[str, Material], tmp_path: Path
+) -> None:
+    page({"a": {"pretraining": SEEN}})
+    study = MadeStudy(
+        pd.DataFrame({"encoder": ["a", "b", "c"], "dataset": "d", "value": 0.5}), "It is.", {}, ""
+    )
+    material = replace(made["last"], studies={"label_efficiency": study, "movers": study})
+    write_report(tmp_path / "marked.html", material)
+    html = (tmp_path / "marked.html").read_text("utf-8")
+    mark = '<span class="mark" title="Pre-training included Data (its &lt;i&gt;card&lt;/i&gt;).">'
+    mark += "seen</span>"
+    # Both leaderboards, the encoders' legend, and the table of each study.
+    assert html.count(mark) == 2 + 1 + 2
+    unknown = 'title="Whether pre-training included Data is not known.">seen?</span>'
+    assert html.count(unknown) == 5
+    tables = [part for part in html.split("<table")[1:] if "<i>" not in part and ">A<" in part]
+    assert all('class="mark"' in part.split("</table>")[0] for part in tables)
+    inside = re.search(r'<script type="application/json"[^>]*>(.*?)</script>', html, re.DOTALL)
+    assert inside is not None
+    data = json.loads(inside[1])
+    assert {name: on["d"] for name, on in data["overlaps"].items()} == {
+        **{"a": "yes", "b": "unknown", "c": "no"}
+    }
+    labels = {row["encoder"]: row["label"] for row in data["rows"]["ranks"]}
+    assert labels["a"] == "† A"
+    files = dict(re.findall(r'href="data:[^,]*base64,([^"]*)" download="([\w.]+)"', html))
+    csv = {name: base64.b64decode(code).decode("utf-8") for code, name in files.items()}
+    for name in ("crs.csv", "axes.csv", "label_efficiency.csv"):
+        read = pd.read_csv(io.StringIO(csv[name]))
+        by_encoder = read.drop_duplicates("encoder").set_index("encoder")["overlap"]
+        assert by_encoder.to_dict() == {"a": "yes", "b": "unknown", "c": "no"}, name
+    assert "overlap" not in csv["bootstrap_pairs.csv"]
 
 
 def test_cells_left_out_are_named_with_their_reason(
@@ -274,6 +315,7 @@ def test_figures_for_papers_are_the_same_bytes_each_time(
     rows = (tmp_path / "one/leaderboard.md").read_text("utf-8").splitlines()
     assert len(rows) == 2 + 3
     assert rows[-1].startswith("| – | C (floor) | – |")
+    assert [row.split(" | ")[-1] for row in rows[2:]] == ["unknown |", "unknown |", "no |"]
 
 
 def test_every_study_has_a_note_for_the_report() -> None:

@@ -20,7 +20,7 @@ from crsbench.data.readers import read_images
 from crsbench.errors import UserError
 from crsbench.features.embeddings import embedding_files
 from crsbench.grid import Grid, Layout
-from crsbench.report.overlap import overlap
+from crsbench.overlap import overlap
 from crsbench.sources import image_root
 from crsbench.weight_files import Digests, pins, stage, with_file
 

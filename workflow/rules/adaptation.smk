@@ -107,8 +107,7 @@ rule adaptation:
     conda:
         "../../envs/cpu.yaml"
     params:
-        encoders=PANEL["encoders"],
-        datasets=PANEL["datasets"],
+        **PANEL,
         recipe=ADAPTATION,
     script:
         "../scripts/adaptation.py"

@@ -74,7 +74,6 @@ rule depth_sweep:
     conda:
         "../../envs/cpu.yaml"
     params:
-        encoders=PANEL["encoders"],
-        datasets=PANEL["datasets"],
+        **PANEL,
     script:
         "../scripts/depth_sweep.py"

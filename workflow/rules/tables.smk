@@ -1,5 +1,6 @@
 # From runs to the tables of the score.
 from crsbench.grid import Run
+from crsbench.overlap import OVERLAP_KEYS
 
 
 localrules:
@@ -13,6 +14,14 @@ PANEL = {
     "encoders": {name: dict(entry.spec) for name, entry in CONFIG.encoders.items()},
     "datasets": {name: dict(entry.spec) for name, entry in CONFIG.datasets.items()},
     "targets": {name: dict(entry.spec) for name, entry in CONFIG.targets.items()},
+}
+# Of the panel what the column `overlap` hangs on.
+SEEN = {
+    kind: {
+        name: {key: spec[key] for key in OVERLAP_KEYS if key in spec}
+        for name, spec in entries.items()
+    }
+    for kind, entries in PANEL.items()
 }
 SCORE_TABLES = ["rows", "axes", "crs", "bootstrap", "bootstrap_pairs", "bootstrap_ranks"]
 
@@ -43,6 +52,7 @@ rule score_tables:
     conda:
         "../../envs/cpu.yaml"
     params:
+        **SEEN,
         shift={name: list(entry.shift) for name, entry in CONFIG.datasets.items()},
         floors=CONFIG.floors,
         replicates=CONFIG.settings["bootstrap"]["replicates"],

@@ -2,6 +2,7 @@ import pandas as pd
 
 from crsbench.errors import UserError, told_in_one_sentence
 from crsbench.files import read_table
+from crsbench.overlap import Overlaps
 from crsbench.runs import collect_runs
 from crsbench.score import load_scoring
 from crsbench.studies.adaptation import AdaptationInputs, adaptation, adaptation_axes
@@ -21,4 +22,4 @@ with told_in_one_sentence(snakemake.log[0]):
     )
     for number, study in enumerate((adaptation, adaptation_axes)):
         written = snakemake.output.tables[number], snakemake.output.figures[number]
-        write_study(*written, study.__name__, study(inputs))
+        write_study(*written, study.__name__, study(inputs), Overlaps.of_panel(params))

@@ -2,6 +2,7 @@ from pathlib import Path
 
 from crsbench.config import load_config
 from crsbench.errors import told_in_one_sentence
+from crsbench.overlap import Overlaps
 from crsbench.studies.base import Inputs, write_study
 from crsbench.studies.beyond import run_beyond
 from crsbench.threads import use_one_thread
@@ -15,4 +16,4 @@ with told_in_one_sentence(snakemake.log[0]):
     for (name, study), table, figure in zip(
         studies.items(), snakemake.output.tables, snakemake.output.figures, strict=True
     ):
-        write_study(table, figure, name, study)
+        write_study(table, figure, name, study, Overlaps.of_panel(params))

@@ -2,10 +2,12 @@ import pandas as pd
 
 from crsbench.errors import told_in_one_sentence
 from crsbench.files import read_table
+from crsbench.overlap import Overlaps
 from crsbench.studies.base import write_study
 from crsbench.studies.depth_sweep import depth_sweep
 
 with told_in_one_sentence(snakemake.log[0]):
     runs = pd.concat([read_table(file)[0] for file in snakemake.input], ignore_index=True)
-    study = depth_sweep(runs, snakemake.params.encoders, snakemake.params.datasets)
-    write_study(snakemake.output.table, snakemake.output.figure, "depth_sweep", study)
+    files, params = snakemake.output, snakemake.params
+    study = depth_sweep(runs, params.encoders, params.datasets)
+    write_study(files.table, files.figure, "depth_sweep", study, Overlaps.of_panel(params))

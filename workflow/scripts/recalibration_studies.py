@@ -3,6 +3,7 @@ import pandas as pd
 from crsbench.errors import told_in_one_sentence
 from crsbench.files import read_table, write_table
 from crsbench.grid import RECALIBRATED_PARTS
+from crsbench.overlap import Overlaps
 from crsbench.studies import RECALIBRATION_STUDIES, recalibration
 from crsbench.studies.base import write_study
 
@@ -16,8 +17,9 @@ with told_in_one_sentence(snakemake.log[0]):
     entries = {**params.encoders, **params.datasets, **params.targets}
     titles = {name: spec["title"] for name, spec in entries.items()}
     cells = recalibration.Recalibrated(**parts, titles=titles, targets=tuple(params.targets))
+    overlaps = Overlaps.of_panel(params)
     for name in ("recalibrated", "reliability"):
-        write_table(outputs[name], cells.published(name))
+        write_table(outputs[name], overlaps.add_to(cells.published(name)))
     files = zip(RECALIBRATION_STUDIES, outputs.tables, outputs.figures, strict=True)
     for name, table, figure in files:
-        write_study(table, figure, name, getattr(recalibration, name)(cells))
+        write_study(table, figure, name, getattr(recalibration, name)(cells), overlaps)

@@ -1,5 +1,6 @@
 from crsbench.errors import told_in_one_sentence
 from crsbench.files import read_table, write_table
+from crsbench.overlap import Overlaps
 from crsbench.score import load_reference, load_scoring
 from crsbench.tables import score_tables
 
@@ -13,5 +14,6 @@ with told_in_one_sentence(snakemake.log[0]):
         floors=params.floors,
         replicates=params.replicates,
     )
+    overlaps = Overlaps.of_panel(params)
     for name, table in tables.items():
-        write_table(snakemake.output[name], table)
+        write_table(snakemake.output[name], overlaps.add_to(table))

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from crsbench.drawing import COLOURS, GREY
+from crsbench.overlap import summary
 from crsbench.report.leaderboard import AXIS_COLUMNS
 from crsbench.report.material import Material, kind_title
 from crsbench.score import AGGREGATE
@@ -107,10 +108,12 @@ def _profile(material: Material) -> Rows:
 
 def _ranks(material: Material) -> Rows:
     """Both ranks of every ranked encoder; the first of those that share a CRS rank bears all their
-    names as its label."""
+    names as its label, with a † where pre-training had the images."""
     crs = material.tables["crs"]
     own = crs[~crs["floor"] & crs["crs"].notna()].sort_values(["dataset", "crs_rank", "encoder"])
-    shared = own.assign(title=own["encoder"].map(material.titles))
+    seen = [summary(found.values()) == "yes" for found in material.overlaps.of_rows(own)]
+    titles = own["encoder"].map(material.titles)
+    shared = own.assign(title=titles.mask(seen, "† " + titles))
     labels = shared.groupby(["dataset", "crs_rank"])["title"].transform(" = ".join)
     repeated = own.duplicated(["dataset", "crs_rank"])
     own = own.assign(label=labels.mask(repeated, ""))

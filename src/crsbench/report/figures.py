@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from crsbench.drawing import COLOURS, DASHES, GREY, house_style, short, svg_text
 from crsbench.files import whole_or_absent
+from crsbench.overlap import summary
 from crsbench.report.leaderboard import AXIS_COLUMNS, axis_cells
 from crsbench.report.material import Material
 from crsbench.score import AGGREGATE
@@ -24,7 +25,7 @@ HIGHLIGHTED = 6
 TABLE_HEAD = (
     *("CRS rank", "Encoder", "Tier", "CRS", "95 % CI", "Dominance", "Proximity", "Worst axis"),
     *(title.capitalize() for title in AXIS_COLUMNS.values()),
-    *("AUROC rank", "Macro-AUROC"),
+    *("AUROC rank", "Macro-AUROC", "Seen in pre-training"),
 )
 
 
@@ -65,12 +66,13 @@ def leaderboard_rows(material: Material) -> list[list[str]]:
             "–" if pd.isna(row["crs_low"]) else f"{row['crs_low']:.3f} to {row['crs_high']:.3f}"
         )
         name = material.titles[row["encoder"]] + (" (floor)" if row["floor"] else "")
+        seen = summary(material.overlaps.of(row["encoder"]).values())
         parts = [row[key] for key in ("dominance", "proximity", "worst_axis")]
         rows.append(
             [
                 *(_whole(row["crs_rank"]), name, _whole(row["tier"])),
                 *(_decimal(row["crs"]), interval, *map(_decimal, [*parts, *values])),
-                *(_whole(row["auroc_rank"]), _decimal(row["macro_auroc"])),
+                *(_whole(row["auroc_rank"]), _decimal(row["macro_auroc"]), seen),
             ]
         )
     return rows

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from crsbench.overlap import mark
 from crsbench.report.material import Material
-from crsbench.report.overlap import overlap_table
 from crsbench.score import AGGREGATE, SEED_MEAN
 
 AXIS_COLUMNS = {
@@ -52,14 +52,9 @@ class Cell:
 
 def leaderboards(material: Material) -> list[dict[str, Any]]:
     """The aggregate's leaderboard and one for each data set."""
-    seen = overlap_table(material.encoders, material.datasets, material.targets)
-    views = [
-        _view(material, AGGREGATE, "All data sets", _overlap_marks(seen, material.titles)),
-    ]
-    for name, spec in material.datasets.items():
-        marks = _overlap_marks(seen[seen["dataset"] == name], material.titles)
-        views.append(_view(material, name, spec["title"], marks))
-    return views
+    named = {AGGREGATE: "All data sets"}
+    named |= {name: spec["title"] for name, spec in material.datasets.items()}
+    return [_view(material, name, title) for name, title in named.items()]
 
 
 def seed_interval(values: np.ndarray) -> tuple[float, float] | None:
@@ -99,9 +94,20 @@ def axis_cells(axes: pd.DataFrame, dataset: str) -> dict[str, dict[str, Cell]]:
     return cells
 
 
-def _view(
-    material: Material, dataset: str, title: str, overlaps: Mapping[str, Mapping[str, str]]
-) -> dict[str, Any]:
+def marks_of(material: Material, encoder: str, dataset: str = AGGREGATE) -> list[dict[str, str]]:
+    """The marks beside an encoder's name: of what it is, and of images that it may have seen."""
+    spec = material.known[encoder]
+    applies = {
+        "untrained": spec.get("weights") == "untrained",
+        "floor": spec["group"] == "floor",
+        "frozen": spec["group"] == "frozen",
+    }
+    marks = [{"label": name, "meaning": MARKS[name]} for name in applies if applies[name]]
+    seen = mark(material.overlaps.of(encoder, dataset), material.titles)
+    return marks + ([seen] if seen else [])
+
+
+def _view(material: Material, dataset: str, title: str) -> dict[str, Any]:
     crs = material.tables["crs"]
     own = crs[crs["dataset"] == dataset]
     intervals = material.tables["bootstrap"]
@@ -116,11 +122,14 @@ def _view(
     )
     axes = axis_cells(material.tables["axes"], dataset)
     rows = [
-        _row(row, material.known[row["encoder"]], axes, overlaps) for row in own.to_dict("records")
+        _row(row, material.known[row["encoder"]], axes, marks_of(material, row["encoder"], dataset))
+        for row in own.to_dict("records")
     ]
     lacking = set(material.encoders) - set(own["encoder"])
     rows += [
-        _row_without_cell(name, spec) for name, spec in material.encoders.items() if name in lacking
+        _row_without_cell(name, spec, marks_of(material, name, dataset))
+        for name, spec in material.encoders.items()
+        if name in lacking
     ]
     return {
         "name": dataset,
@@ -134,7 +143,7 @@ def _row(
     row: Mapping[str, Any],
     spec: Mapping[str, Any],
     axes: Mapping[str, Mapping[str, Cell]],
-    overlaps: Mapping[str, Mapping[str, str]],
+    marks: list[dict[str, str]],
 ) -> dict[str, Any]:
     encoder = row["encoder"]
     reason = row["missing"] if isinstance(row["missing"], str) else ""
@@ -150,7 +159,7 @@ def _row(
         "title": spec["title"],
         "group": spec["group"],
         "floor": bool(row["floor"]),
-        "marks": _marks(spec, overlaps.get(encoder)),
+        "marks": marks,
         "tier": None if pd.isna(row["tier"]) else int(row["tier"]),
         "crs_rank": None if pd.isna(row["crs_rank"]) else int(row["crs_rank"]),
         "auroc_rank": None if pd.isna(row["auroc_rank"]) else int(row["auroc_rank"]),
@@ -165,43 +174,17 @@ def _row(
     }
 
 
-def _row_without_cell(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+def _row_without_cell(
+    name: str, spec: Mapping[str, Any], marks: list[dict[str, str]]
+) -> dict[str, Any]:
     return {
         "encoder": name,
         "title": spec["title"],
         "group": spec["group"],
         "floor": spec["group"] == "floor",
-        "marks": _marks(spec, None),
+        "marks": marks,
         "tier": None,
         "crs_rank": None,
         "auroc_rank": None,
         "without_cell": NO_CELL,
     }
-
-
-def _marks(spec: Mapping[str, Any], overlap: Mapping[str, str] | None) -> list[dict[str, str]]:
-    applies = {
-        "untrained": spec.get("weights") == "untrained",
-        "floor": spec["group"] == "floor",
-        "frozen": spec["group"] == "frozen",
-    }
-    marks = [{"label": mark, "meaning": MARKS[mark]} for mark in applies if applies[mark]]
-    return marks + ([dict(overlap)] if overlap else [])
-
-
-def _overlap_marks(seen: pd.DataFrame, titles: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """By encoder: the mark of test images that pre-training had, or may have had; else none."""
-    marks = {}
-    for encoder, rows in seen.drop_duplicates(["encoder", "images"]).groupby("encoder"):
-        known = rows[rows["included"] == "yes"]
-        unknown = rows.loc[rows["included"] == "unknown", "images"].map(titles)
-        if len(known):
-            named = [
-                f"{titles[row.images]} ({row.source})" for row in known.itertuples(index=False)
-            ]
-            told = f"Pre-training included {'; '.join(named)}."
-            marks[str(encoder)] = {"label": "seen", "meaning": told}
-        elif len(unknown):
-            told = f"Whether pre-training included {', '.join(unknown)} is not known."
-            marks[str(encoder)] = {"label": "seen?", "meaning": told}
-    return marks

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from crsbench.files import read_table
+from crsbench.overlap import Overlaps
 from crsbench.score import SEED_MEAN, Scoring
 
 Entries = Mapping[str, Mapping[str, Any]]
@@ -71,6 +73,11 @@ class Material:
     """From :func:`crsbench.report.gallery.gallery`."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """From :func:`crsbench.report.provenance.provenance`."""
+
+    @cached_property
+    def overlaps(self) -> Overlaps:
+        """What pre-training is known to have had of the images."""
+        return Overlaps(self.encoders, self.datasets, self.targets)
 
     @property
     def known(self) -> Entries:

@@ -12,11 +12,13 @@ import pandas as pd
 
 from crsbench.drawing import GROUP_COLOURS
 from crsbench.files import whole_or_absent
+from crsbench.overlap import mark, summary
 from crsbench.report import charts, headline
-from crsbench.report.leaderboard import AXIS_COLUMNS, MARKS, leaderboards
+from crsbench.report.leaderboard import AXIS_COLUMNS, MARKS, leaderboards, marks_of
 from crsbench.report.material import Material
 from crsbench.report.notes import THEMES, note_of
-from crsbench.report.views import download, svg_image, svg_size, table_view
+from crsbench.report.views import SHOWN_ROWS, download, svg_image, svg_size, table_view
+from crsbench.score import AGGREGATE
 
 COVERED = ("movers", "label_efficiency", "weight_sensitivity")
 """Studies that an interactive chart shows too: their printed figure is folded away."""
@@ -48,6 +50,7 @@ def write_report(output: Path | str, material: Material) -> None:
             gallery=material.gallery,
             provenance=material.provenance,
             titles=material.titles,
+            marks_of={name: marks_of(material, name) for name in material.known},
             facts=_facts(material),
             downloads=_downloads(material),
             encoders=charts.encoder_entries(material),
@@ -99,10 +102,22 @@ def _page_data(material: Material) -> dict[str, Any]:
             {"name": name, "title": spec["title"]} for name, spec in material.datasets.items()
         ],
         "titles": material.titles,
+        "overlaps": _overlaps(material),
         "rows": charts.chart_rows(material),
         "specs": charts.specifications(),
         "components": charts.components(material),
         "weights": [weights.dominance, weights.proximity, weights.worst_axis],
+    }
+
+
+def _overlaps(material: Material) -> dict[str, dict[str, str]]:
+    """By encoder and data set, the aggregate too: whether pre-training had the images."""
+    return {
+        encoder: {
+            dataset: summary(material.overlaps.of(encoder, dataset).values())
+            for dataset in (*material.datasets, AGGREGATE)
+        }
+        for encoder in material.encoders
     }
 
 
@@ -144,14 +159,22 @@ def _themes(material: Material) -> list[dict[str, Any]]:
                 "figure": svg_image(study.figure) if study.figure else "",
                 "width": round(width),
                 "wide": width > WIDE * height and name not in COVERED,
-                "table": table_view(study.table.replace(material.titles)),
-                "download": download(name, study.table),
+                "table": _study_table(material, study.table),
+                "download": download(name, material.overlaps.add_to(study.table)),
             }
         )
     return [
         {"name": theme, "title": title, "studies": by_theme[theme]}
         for theme, title in THEMES.items()
     ]
+
+
+def _study_table(material: Material, table: pd.DataFrame) -> dict[str, Any]:
+    """The study's table under the shown names, with the mark of overlap beside each encoder's."""
+    table = table.drop(columns="overlap", errors="ignore")
+    found = material.overlaps.of_rows(table.head(SHOWN_ROWS)) if "encoder" in table else []
+    marks = [mark(one, material.titles) for one in found]
+    return table_view(table.replace(material.titles), marks=marks)
 
 
 def _scorecard(material: Material) -> dict[str, Any]:
@@ -182,4 +205,5 @@ def _facts(material: Material) -> dict[str, Any]:
 
 
 def _downloads(material: Material) -> list[dict[str, Any]]:
-    return [download(name, table) for name, table in material.tables.items()]
+    add = material.overlaps.add_to
+    return [download(name, add(table)) for name, table in material.tables.items()]

@@ -7,9 +7,12 @@ import gzip
 import math
 import numbers
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+
+Mark = Mapping[str, str]
 
 SHOWN_ROWS = 40
 """Rows of a long table that the page shows; the file to download has all."""
@@ -18,17 +21,30 @@ PLAIN_BYTES = 60_000
 """A larger file is carried compressed."""
 
 
-def table_view(frame: pd.DataFrame, limit: int = SHOWN_ROWS) -> dict[str, Any]:
-    """Columns and cells of a table as text; a missing value is None, a number is told apart."""
+def table_view(
+    frame: pd.DataFrame, limit: int = SHOWN_ROWS, marks: Sequence[Mark | None] = ()
+) -> dict[str, Any]:
+    """Columns and cells of a table as text; a missing value is None, a number is told apart.
+
+    marks: of each row that of the encoder in it, if any.
+    """
+    rows = [[cell_view(value) for value in row] for row in frame.head(limit).to_numpy(object)]
+    for row, mark in zip(rows, marks, strict=False):
+        row[frame.columns.get_loc("encoder")]["mark"] = mark
     return {
         "columns": [str(name).replace("_", " ") for name in frame.columns],
-        "rows": [[cell_view(value) for value in row] for row in frame.head(limit).to_numpy(object)],
+        "rows": rows,
         "n_rows": len(frame),
+        "marked": any(marks[: len(rows)]),
     }
 
 
 def cell_view(value: Any) -> dict[str, Any]:
     """text (None for a missing value), whether it is a number, and the value to sort by."""
+    return {"mark": None, **_cell(value)}
+
+
+def _cell(value: Any) -> dict[str, Any]:
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         return {"text": None, "number": False, "sort": ""}
     if isinstance(value, bool) or type(value).__name__ == "bool_":

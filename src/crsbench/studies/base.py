@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from crsbench.drawing import GROUP_COLOURS, house_style, short, svg_text
 from crsbench.files import read_table, whole_or_absent, write_table
+from crsbench.overlap import Overlaps
 from crsbench.score import (
     AGGREGATE,
     SEED_MEAN,
@@ -165,8 +166,17 @@ def not_run(columns: Sequence[str], reason: str) -> Study:
     return Study(pd.DataFrame(columns=list(columns)), f"Not run: {reason}.")
 
 
-def write_study(table_file: Path | str, figure_file: Path | str, name: str, study: Study) -> None:
-    """Write a study's table (sentence and findings in its metadata) and its figure as SVG."""
+def write_study(
+    table_file: Path | str,
+    figure_file: Path | str,
+    name: str,
+    study: Study,
+    overlaps: Overlaps | None = None,
+) -> None:
+    """Write a study's table (sentence and findings in its metadata) and its figure as SVG.
+
+    overlaps: of the panel, for the table's column `overlap`.
+    """
     findings = {key: _plain(value) for key, value in study.findings.items()}
     told = {"sentence": study.sentence, "findings": findings, "drawn": study.draw is not None}
     metadata = {"study": name, **told}
@@ -180,7 +190,8 @@ def write_study(table_file: Path | str, figure_file: Path | str, name: str, stud
         svg = svg_text(figure)
     with whole_or_absent(figure_file) as part:
         part.write_text(svg, encoding="utf-8")
-    write_table(table_file, study.table, metadata)
+    table = study.table if overlaps is None else overlaps.add_to(study.table)
+    write_table(table_file, table, metadata)
 
 
 def read_sentence(table_file: Path | str) -> str:

@@ -91,13 +91,19 @@
   const views = {};
   const chosen = () => $$("#chooser input:checked").map((input) => input.value);
 
+  // What the name of an encoder says of the images that it may have seen in pre-training.
+  const seen = (encoder, dataset) => DATA.overlaps[encoder]?.[dataset] ?? "no";
+  const told = (encoder, dataset) =>
+    DATA.titles[encoder] + { yes: " (seen)", unknown: " (seen?)", no: "" }[seen(encoder, dataset)];
+  const marked = (encoder, dataset) => (seen(encoder, dataset) === "yes" ? "† " : "") + DATA.titles[encoder];
+
   function rowsOf(name) {
     return DATA.rows[name].map((row) => {
       const key = row.encoder ?? row.encoder_a, encoder = ENCODER[key];
       const other = row.encoder_b
-        ? { other: DATA.titles[row.encoder_b], other_order: ENCODER[row.encoder_b].order }
+        ? { other: told(row.encoder_b, row.dataset), other_order: ENCODER[row.encoder_b].order }
         : {};
-      return { ...row, encoder: key, title: encoder.title, colour: encoder.colour,
+      return { ...row, encoder: key, title: told(key, row.dataset), colour: encoder.colour,
         dash: encoder.dash, order: encoder.order, ...other };
     });
   }
@@ -137,6 +143,10 @@
       spec.height = spec.usermeta.rowHeight * lines;
     }
     const set = { titles: DATA.titles, chosen: chosen(), ...choicesOf(name) };
+    if (set.dataset) {
+      const names = DATA.encoders.map(({ encoder }) => [encoder, marked(encoder, set.dataset)]);
+      set.titles = { ...DATA.titles, ...Object.fromEntries(names) };
+    }
     spec.params = spec.params.map((p) => (p.name in set ? { ...p, value: set[p.name] } : p));
     spec.datasets = { [source]: rows };
     const theme = { ...CONFIG };
@@ -280,6 +290,8 @@
       const who = cell(DATA.titles[row.encoder], "th", "text");
       who.scope = "row";
       who.dir = "auto";
+      const chip = $$("#chooser input").find((input) => input.value === row.encoder);
+      for (const mark of $$(".mark", chip?.parentNode)) who.append(" ", mark.cloneNode(true));
       const score = cell("", "td", "score"), bar = document.createElement("span");
       bar.className = "fill";
       bar.style.setProperty("--c", ENCODER[row.encoder].colour);
