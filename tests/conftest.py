@@ -24,7 +24,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 HOME = Path(__file__).resolve().parents[1]
 
 NAME_ENCODERS = ("recalibration", "depth_sweep", "adaptation")
-"""The optional sections of a config that name encoders of its panel."""
+"""The optional sections of a config that name encoders and data sets, which must be known.
+
+A panel of the shipped registries' names needs no section dropped, one of other registries does.
+"""
 
 
 def demo_without_sections() -> dict[str, Any]:
@@ -46,7 +49,7 @@ def settings() -> Callable[[str], dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def plain_demo() -> Callable[[], dict[str, Any]]:
-    """The demo's config without the sections that name encoders, for a panel of one's own."""
+    """The demo's config without the sections that name encoders, for registries of one's own."""
     return demo_without_sections
 
 

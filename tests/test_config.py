@@ -329,3 +329,64 @@ def test_cells_left_out_leave_the_grid_and_an_encoder_without_cells_leaves_the_p
     content["without"] = dict.fromkeys(content["encoders"], "all")
     with pytest.raises(UserError, match="leaves no encoder"):
         load_config(content, home)
+
+
+@pytest.mark.parametrize(
+    ("panel", "sections", "lacking"),
+    [
+        ({}, {"depth_sweep": 4, "adaptation": 15}, {}),
+        (
+            {"encoders": ["medsiglip", "clip", "dinov2"]},
+            {"depth_sweep": 2, "adaptation": 3},
+            {"depth_sweep": ["rad_dino", "biomedclip"]},
+        ),
+        # BioViL has no cell on APTOS, and none of the sweep's data sets is left.
+        (
+            {"encoders": ["dinov2", "biovil"], "datasets": ["aptos2019"]},
+            {"adaptation": 1},
+            {"depth_sweep": ["dinov2", "rad_dino", "medsiglip", "biomedclip", "isic2019"]},
+        ),
+        ({"encoders": ["medsiglip_padded"]}, {}, {}),
+    ],
+)
+def test_sections_are_made_over_what_the_panel_has(
+    panel: dict[str, Any],
+    sections: dict[str, int],
+    lacking: dict[str, list[str]],
+    settings: Settings,
+    home: Path,
+) -> None:
+    config = load_config(settings("config") | panel, home)
+    found = {
+        name: len(config.settings[name]["encoders"])
+        for name in ("depth_sweep", "adaptation")
+        if name in config.settings
+    }
+    assert found == sections
+    for name, lost in lacking.items():
+        assert config.lacking[name][: len(lost)] == lost
+    told = config.told_lacking
+    assert told.startswith("Left out, for the panel lacks them: ") == bool(panel)
+    assert ("depth_sweep is not made, without" in told) == bool(
+        panel and "depth_sweep" not in sections
+    )
+    for section in ("depth_sweep", "adaptation"):
+        chosen = config.settings.get(section, {"encoders": [], "datasets": []})
+        assert set(chosen["encoders"]) <= set(config.encoders)
+        assert set(chosen["datasets"]) <= set(config.datasets)
+
+
+def test_what_hangs_on_a_name_goes_with_it_and_an_unknown_name_stays_an_error(
+    settings: Settings, home: Path
+) -> None:
+    content = settings("config") | {"encoders": ["dinov2"], "datasets": ["isic2019"]}
+    content["depth_sweep"] |= {"without_norm": ["dinov2", "medsiglip"]}
+    content["adaptation"] |= {"conditions": ["jpeg-1", "mimic"], "target_modules": {"mae": ".*"}}
+    config = load_config(content, home)
+    assert config.settings["depth_sweep"]["without_norm"] == ["dinov2"]
+    assert config.settings["adaptation"]["conditions"] == ["jpeg-1"]
+    assert config.settings["adaptation"]["target_modules"] == {}
+    assert content["depth_sweep"]["without_norm"] == ["dinov2", "medsiglip"]  # as it was
+    content["depth_sweep"] |= {"encoders": ["dinov2", "dinov3"]}
+    with pytest.raises(UserError, match=r"depth_sweep.encoders names 'dinov3' \(did you mean"):
+        load_config(content, home)

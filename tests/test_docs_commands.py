@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import NAME_ENCODERS
 
 from crsbench.config import load_config
 from crsbench.encoders import load_encoder
@@ -37,6 +36,7 @@ RUN_BY = {
     ),
     r"\.venv/bin/snakemake --cores 1 plan": "tests/test_plan.py::*",
     r"(\.venv/bin/)?snakemake --cores 1 (doctor|stage)": "tests/test_doctor.py::*",
+    r"\.venv/bin/snakemake .* -- conformance": "tests/test_conformance.py::*",
     r"\.venv/bin/snakemake --cores all --configfile config/demo\.yaml -- results/demo/runs/.*": (
         "tests/test_workflow.py::test_a_deleted_run_asked_by_its_path_is_the_only_job"
     ),
@@ -139,8 +139,7 @@ def test_the_readme_scores_an_own_encoder(
 
 def small_config(file: Path, settings: dict[str, Any], **changes: Any) -> None:
     small = {"datasets": ["phantom_skin"], "seeds": [0], "fractions": [100], **changes}
-    kept = {key: value for key, value in settings.items() if key not in NAME_ENCODERS}
-    file.write_text(yaml.safe_dump({**kept, **small}), "utf-8")
+    file.write_text(yaml.safe_dump({**settings, **small}), "utf-8")
 
 
 def test_named_targets_of_the_docs_are_planned(

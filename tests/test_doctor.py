@@ -335,10 +335,10 @@ def test_timms_own_weights_are_staged_where_timm_looks_for_them(
 
 def test_snakemake_doctor_prints_the_table_and_its_status_tells(
     snakemake: Callable[..., subprocess.CompletedProcess[str]],
-    plain_demo: Callable[[], dict[str, Any]],
+    settings: Callable[[str], dict[str, Any]],
     tmp_path: Path,
 ) -> None:
-    content = plain_demo() | {"encoders": ["lite0_128px", "panderm"]}
+    content = settings("demo") | {"encoders": ["lite0_128px", "panderm"]}
     content["studies"]["baseline_encoder"] = "lite0_128px"
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(content))
     ended = snakemake("--cores", "1", "--configfile", "config.yaml", "--", "doctor", cwd=tmp_path)

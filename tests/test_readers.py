@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from conftest import NAME_ENCODERS
 from PIL import Image
 
 from crsbench.config import Config, DatasetEntry, load_config
@@ -720,8 +719,7 @@ def test_every_ready_target_fits_its_source(
     registry[source]["shift"] = [target]
     file = tmp_path / "registry.yaml"
     file.write_text(yaml.safe_dump(registry), "utf-8")
-    content = {k: v for k, v in settings("config").items() if k not in NAME_ENCODERS}
-    content |= {"dataset_registry": str(file), "datasets": [source]}
+    content = settings("config") | {"dataset_registry": str(file), "datasets": [source]}
     assert list(load_config(content, home).targets) == [target]
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import NAME_ENCODERS
 from PIL import Image
 from test_dicom import write_dicom
 
@@ -71,8 +70,7 @@ def test_a_registry_may_share_values_by_yaml_anchors(
     shared = f"a: &a {ENTRY}\nb: {{<<: *a, title: B}}\nc: {{<<: *a, title: C}}\n"
     file = tmp_path / "encoders.yaml"
     file.write_text((home / "config/encoders.yaml").read_text("utf-8") + shared, encoding="utf-8")
-    changed = {k: v for k, v in settings("config").items() if k not in NAME_ENCODERS}
-    changed |= {"encoders": ["b", "a"], "encoder_registry": str(file)}
+    changed = settings("config") | {"encoders": ["b", "a"], "encoder_registry": str(file)}
     config = load_config(changed, home)
     assert [entry.title for entry in config.encoders.values()] == ["B", "T"]
 

@@ -163,6 +163,8 @@ class Config:
     settings: Mapping[str, Any] = field(repr=False)
     left_out: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Cells (encoder, data set) that the config leaves out of the panel, each with its reason."""
+    lacking: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By section of the settings the names that it lost because the panel lacks them."""
 
     @property
     def data_root(self) -> Path:
@@ -197,6 +199,16 @@ class Config:
     def control_probes(self) -> Mapping[str, Any] | None:
         """The key of that name, if there is one."""
         return self.settings.get("control_probes")
+
+    @property
+    def told_lacking(self) -> str:
+        """In one line which sections lost which names; "" for none."""
+        parts = [
+            f"{section} {'without' if section in self.settings else 'is not made, without'} "
+            f"{', '.join(names)}"
+            for section, names in self.lacking.items()
+        ]
+        return f"Left out, for the panel lacks them: {'; '.join(parts)}." if parts else ""
 
     @property
     def floors(self) -> list[str]:
@@ -248,6 +260,7 @@ def load_config(settings: Mapping[str, Any], home: Path) -> Config:
     left_out = _left_out(settings, encoders, datasets)
     panel = _with_a_cell(encoders, datasets, left_out)
     settings = _without(settings, set(encoders) - set(panel))
+    settings, lacking = _narrowed(settings, encoder_specs, dataset_specs, panel, datasets)
     config = Config(
         home=home,
         results=Path(settings["results"]),
@@ -259,6 +272,7 @@ def load_config(settings: Mapping[str, Any], home: Path) -> Config:
         perturbations={k: tuple(v) for k, v in settings["perturbations"].items()},
         settings=settings,
         left_out=left_out,
+        lacking=lacking,
     )
     _check_relations(config, encoder_file, dataset_specs)
     named = [settings["studies"]["baseline_encoder"]]
@@ -575,6 +589,46 @@ def _names_dropped(content: Any, gone: set[str]) -> Any:
     if isinstance(content, list):
         return [item for item in content if not (isinstance(item, str) and item in gone)]
     return content
+
+
+def _narrowed(
+    settings: Mapping[str, Any],
+    encoder_specs: Mapping[str, Any],
+    dataset_specs: Mapping[str, Any],
+    panel: Mapping[str, EncoderEntry],
+    datasets: Mapping[str, DatasetEntry],
+) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """The settings whose sections name only what the panel has, and by section what they lost.
+
+    So a shipped config runs with `--config encoders=[…] datasets=[…]`. A name that no registry has
+    stays, and is refused later. An encoder without a cell on the data sets that are left goes with
+    those that are gone; a section without any name left is as absent.
+    """
+    targets = {target for entry in datasets.values() for target in entry.shift}
+    kept, lacking = {}, {}
+    for key, section in settings.items():
+        if not isinstance(section, Mapping) or not {"encoders", "datasets"} <= set(section):
+            kept[key] = section
+            continue
+        gone = {n for n in section["encoders"] if n in encoder_specs and n not in panel}
+        of_data = {n for n in section["datasets"] if n in dataset_specs and n not in datasets}
+        left = set(section["datasets"]) - of_data
+        if of_data:
+            gone |= {
+                name
+                for name in set(section["encoders"]) & set(panel)
+                if left <= set(panel[name].without_datasets)
+            }
+            conditions = section.get("conditions", "all")
+            if conditions != "all":
+                of_data |= {n for n in conditions if n in dataset_specs and n not in targets}
+        if gone | of_data:
+            named = [*section["encoders"], *section["datasets"]]
+            lacking[key] = [name for name in named if name in gone | of_data]
+            section = _names_dropped(section, gone | of_data)
+        if section["encoders"] and section["datasets"]:
+            kept[key] = section
+    return kept, lacking
 
 
 def _check_embeddings(encoder: EncoderEntry, file: Path) -> None:

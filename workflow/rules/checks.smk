@@ -1,9 +1,11 @@
-# What can be done before a run: see what it costs, fetch the weights, see whether all is there.
+# What can be done before a run: see what it costs, fetch the weights, see whether all is there,
+# and whether the encoders keep to what every encoder must.
 
 
 localrules:
     stage,
     doctor,
+    conformance,
     plan,
 
 
@@ -23,6 +25,15 @@ rule doctor:
         "../../envs/gpu.yaml"
     script:
         "../scripts/doctor.py"
+
+
+rule conformance:
+    log:
+        LAYOUT.log("conformance"),
+    conda:
+        "../../envs/gpu.yaml"
+    script:
+        "../scripts/conformance.py"
 
 
 rule plan:

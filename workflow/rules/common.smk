@@ -35,6 +35,8 @@ try:
     CONFIG = load_config(config, HOME)
 except UserError as error:
     raise WorkflowError(error)
+if workflow.is_main_process and CONFIG.told_lacking:
+    print(CONFIG.told_lacking, file=sys.stderr)
 
 GRID = Grid(CONFIG)
 LAYOUT = Layout(CONFIG.results)

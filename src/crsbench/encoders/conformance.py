@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 
@@ -11,35 +13,62 @@ from crsbench.encoders.base import LoadedEncoder
 # of another size sum in another order.
 TOLERANCE = 1e-4
 
+RULES = ("shape", "finite", "differing", "repeated", "alone", "order", "others", "depth 1")
+"""The headings of what is checked, in its order."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One rule, one of :data:`RULES`; what was found; the sentence of its fault, "" if kept."""
+
+    rule: str
+    found: str
+    fault: str = ""
+
+
+def check_encoder(encoder: LoadedEncoder, device: torch.device | None = None) -> None:
+    """Raise AssertionError with the sentence of the first rule that an encoder does not keep.
+
+    The rules and the images are those of :func:`checks_of`.
+    """
+    for check in checks_of(encoder, device or torch.device("cpu")):
+        if check.fault:
+            raise AssertionError(check.fault)
+
 
 @torch.inference_mode()
-def check_encoder(encoder: LoadedEncoder, device: torch.device | None = None) -> None:
+def checks_of(encoder: LoadedEncoder, device: torch.device) -> list[Check]:
     """Check an encoder on eight images that its own preprocessing could have made.
 
     Its features must be a (n, width) floating-point tensor, finite, not the same for every image,
     bit-identical from run to run, and, within 1e-4 of the largest feature, independent of the other
     images of the batch: alone or together, in whatever order. An encoder with `blocks` must give
-    its own feature at depth 1.
-
-    Raises AssertionError with one sentence that names the encoder, the rule and the value found.
+    its own feature at depth 1. Features of another form or with values that are not finite are not
+    compared: then there are no further checks.
     """
-    device = device or torch.device("cpu")
     images = _images(encoder).to(device)
     features = encoder.encode(images)
-    _check_form(encoder.name, features, len(images))
+    form = _checks_of_form(encoder.name, features, len(images))
+    if any(check.fault for check in form[:2]):
+        return form
+    again = torch.equal(features, encoder.encode(images))
+    said = "" if again else f"The encoder '{encoder.name}' gives other features when run again."
+    checks = [*form, Check("repeated", "same bits" if again else "other", said)]
 
-    again = encoder.encode(images)
-    _check(torch.equal(features, again), encoder, "gives other features when run again")
+    def near(rule: str, wanted: torch.Tensor, found: torch.Tensor, fault: str) -> None:
+        checks.append(_near(rule, wanted, found, f"The features of '{encoder.name}' {fault}"))
+
     alone = torch.cat([encoder.encode(images[i : i + 1]) for i in range(len(images))])
-    _check_near(features, alone, encoder, "depend on the batch's size")
+    near("alone", features, alone, "depend on the batch's size")
     order = torch.tensor([3, 1, 7, 0, 6, 2, 5, 4], device=device)
-    _check_near(features[order], encoder.encode(images[order]), encoder, "depend on the order")
+    near("order", features[order], encoder.encode(images[order]), "depend on the order")
     other = images.clone()
     other[1:] = other[1:].flip(0)
-    _check_near(features[:1], encoder.encode(other)[:1], encoder, "depend on the other images")
+    near("others", features[:1], encoder.encode(other)[:1], "depend on the other images")
     if hasattr(encoder.encode, "blocks"):
         (full,) = encoder.encode.blocks(images, (1.0,))
-        _check_near(features, full, encoder, "at depth 1 are not its own")
+        near("depth 1", features, full, "at depth 1 are not its own")
+    return checks
 
 
 def _images(encoder: LoadedEncoder) -> torch.Tensor:
@@ -54,36 +83,37 @@ def _images(encoder: LoadedEncoder) -> torch.Tensor:
     return torch.from_numpy((values - mean) / std)
 
 
-def _check_form(name: str, features: torch.Tensor, count: int) -> None:
+def _checks_of_form(name: str, features: torch.Tensor, count: int) -> list[Check]:
+    """Shape and type, finiteness, and that not every image looks alike."""
+    shape, said = str(tuple(features.shape)), ""
     if features.ndim != 2 or len(features) != count or features.shape[1] == 0:
-        raise AssertionError(
-            f"The encoder '{name}' gives features of shape {tuple(features.shape)} for {count} "
-            f"images; wanted is ({count}, width)."
+        said = (
+            f"The encoder '{name}' gives features of shape {shape} for {count} images; wanted is "
+            f"({count}, width)."
         )
-    if not features.is_floating_point():
-        raise AssertionError(f"The encoder '{name}' gives features of type {features.dtype}.")
-    if not torch.isfinite(features).all():
-        raise AssertionError(f"The encoder '{name}' gives features that are not finite.")
-    if len(torch.unique(features, dim=0)) == 1:
-        raise AssertionError(f"The encoder '{name}' gives the same features for every image.")
+    elif not features.is_floating_point():
+        said = f"The encoder '{name}' gives features of type {features.dtype}."
+    checks = [Check("shape", shape, said)]
+    if said:
+        return checks
+    bad = int((~torch.isfinite(features)).sum())
+    said = f"The encoder '{name}' gives {bad} features that are not finite." if bad else ""
+    checks.append(Check("finite", "no" if bad else "yes", said))
+    different = len(torch.unique(features, dim=0))
+    said = "" if different > 1 else f"The encoder '{name}' gives the same features for every image."
+    return [*checks, Check("differing", f"{different} of {count}", said)]
 
 
-def _check(kept: bool, encoder: LoadedEncoder, fault: str) -> None:
-    if not kept:
-        raise AssertionError(f"The encoder '{encoder.name}' {fault}.")
-
-
-def _check_near(
-    wanted: torch.Tensor, found: torch.Tensor, encoder: LoadedEncoder, fault: str
-) -> None:
+def _near(rule: str, wanted: torch.Tensor, found: torch.Tensor, fault: str) -> Check:
     if found.shape != wanted.shape:
-        raise AssertionError(
-            f"The features of the encoder '{encoder.name}' {fault}: shape {tuple(found.shape)} "
-            f"instead of {tuple(wanted.shape)}."
-        )
+        shapes = f"shape {tuple(found.shape)} instead of {tuple(wanted.shape)}"
+        return Check(rule, str(tuple(found.shape)), f"{fault}: {shapes}.")
     difference = ((wanted - found).abs().max() / wanted.abs().max()).item()
-    if not difference <= TOLERANCE:
-        raise AssertionError(
-            f"The features of the encoder '{encoder.name}' {fault}: they differ by "
-            f"{difference:.1e} of the largest feature; allowed is {TOLERANCE:.0e}."
-        )
+    if difference <= TOLERANCE:
+        return Check(rule, f"{difference:.1e}")
+    return Check(
+        rule,
+        f"{difference:.1e}",
+        f"{fault}: they differ by {difference:.1e} of the largest feature; allowed is "
+        f"{TOLERANCE:.0e}.",
+    )

@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from crsbench.weight_files import INDEX, beside, fetch
 def freeze(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
     for parameter in model.parameters():  # one by one: a TorchScript module has no requires_grad_
         parameter.requires_grad_(False)
-    return model.to(device).eval()
+    with suppress(NotImplementedError):  # a program of torch.export has no modes
+        model.eval()
+    return model.to(device)
 
 
 def sha256_of_tensors(tensors: Mapping[str, torch.Tensor], salt: str = "") -> str:
