@@ -50,6 +50,7 @@ def synthetic_material(config: Config, folder: Path, world: World | None = None)
             "versions": {"Python": "3.11.0", "crsbench": "0.1.0"},
             "config": "synthetic: true\n",
             "weights": dict.fromkeys(world.encoders, "ab" * 32),
+            "twins": {},
         },
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from safetensors.torch import save_file
@@ -16,7 +17,9 @@ from crsbench import doctor
 from crsbench.config import Config, DatasetEntry, EncoderEntry, load_config
 from crsbench.doctor import Images, Row
 from crsbench.errors import UserError
+from crsbench.features.store import FeatureWriter
 from crsbench.files import sha256_of_file
+from crsbench.grid import Layout
 from crsbench.overlap import Overlaps
 from crsbench.weight_files import digest_of, stage, stage_all
 
@@ -110,6 +113,37 @@ def test_a_pinned_digest_is_checked(configured: Callable[..., Config], tmp_path:
     row = encoder_row(configured({"local": {**LOCAL, "weights": weights}}), "local")
     assert row.light == "red"
     assert f"has the SHA-256 {digest}" in row.advice
+
+
+def test_what_the_general_model_is_to_the_weights_is_told(
+    configured: Callable[..., Config], tmp_path: Path
+) -> None:
+    save_file({"x": zeros(3)}, tmp_path / "local.safetensors")
+    twin = {"title": "General", "weights": {"file": "general.safetensors"}}
+    config = configured({"local": {**LOCAL, "general_twin": twin}}, results=str(tmp_path / "r"))
+
+    def told() -> tuple[str, str, str]:
+        row = encoder_row(config, "local")
+        return row.light, row.cells["its general model"], row.advice.split(";")[0]
+
+    light, verdict, advice = told()
+    assert (light, verdict) == ("yellow", "not yet compared")
+    assert "can't be compared with General, which is not at hand: `snakemake --cores 1 st" in advice
+    save_file({"x": zeros(3)}, tmp_path / "general.safetensors")
+    assert told()[:2] == ("green", "not yet compared")
+    layout, (dataset, *_) = Layout(config.results), config.datasets
+    clean = {"encoder": "local", "dataset": dataset, "condition": "clean"}
+    for verdict, light, advice in [
+        ("differs", "green", "pin what you have"),
+        ("equal", "yellow", "The encoder 'local' is General: its weights are equal to that"),
+        ("not compared", "yellow", "was not compared with General, which is at hand now"),
+    ]:
+        made = {"general_twin": {"verdict": verdict}}
+        with FeatureWriter(layout.at(layout.features, **clean), made) as writer:
+            writer.append("a", np.zeros(2, np.float32))
+        found = told()
+        assert found[:2] == (light, verdict)
+        assert advice in found[2]
 
 
 def test_every_published_encoder_has_its_licence_gate_and_command(
@@ -301,13 +335,15 @@ def test_every_encoder_is_staged_or_told_before_staging_fails(
         "there": {**LOCAL, "weights": {"file": "there.safetensors"}},
         "untrained": {**LOCAL, "weights": "untrained"},
     }
-    with pytest.raises(UserError, match="1 of 3 encoders were not staged: absent; each says"):
+    own["there"]["general_twin"] = {"title": "General", "weights": {"file": "there.safetensors"}}
+    with pytest.raises(UserError, match="1 of 4 encoders were not staged: absent; each says"):
         stage_all(configured(own))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("not staged: Encoder 'absent': the weights file")
     assert lines[1:] == [
         f"staged: there, at hand in {tmp_path}",
         "staged: untrained, needs no weights",
+        f"staged: General, at hand in {tmp_path}",
     ]
 
 

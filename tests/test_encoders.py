@@ -50,7 +50,16 @@ def load(weights_root: Path, name: str = "mine", **spec: Any) -> LoadedEncoder:
 def resnet18() -> torch.nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return timm.create_model("resnet18").eval()
+        return as_if_trained(timm.create_model("resnet18").eval())
+
+
+def as_if_trained(model: torch.nn.Module) -> torch.nn.Module:
+    """With norms that are not as created, by which an untrained model is told."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d | torch.nn.LayerNorm):
+            for tensor in (module.weight, module.bias):
+                torch.nn.init.uniform_(tensor, 0.5, 1.5)
+    return model
 
 
 @pytest.fixture
@@ -165,6 +174,20 @@ def test_a_pickle_that_executes_code_is_refused(
         with pytest.raises(UserError, match=r"Encoder 'mine': .*(?i:weights)"):
             load(tmp_path, **spec)
     assert "executed" not in capsys.readouterr().out
+
+
+def test_a_file_that_was_never_trained_is_refused(write: Write, tmp_path: Path) -> None:
+    """Every tensor is there, so that strict loading alone is content."""
+    weights = write(timm.create_model("resnet18", num_classes=0).state_dict())
+    told = r"'mine': its weights are those of an untrained model: .* all 20 norm layers"
+    with pytest.raises(UserError, match=told):
+        load(tmp_path, weights=weights)
+    floor = EncoderEntry("mine", "mine", "floor", {**RESNET18, "weights": weights})
+    encoder = load_encoder(floor, HOME, tmp_path, CPU)
+    assert encoder.trained == "20 of 20 norm layers are as created"
+    model = timm.create_model("resnet18", num_classes=0)
+    torch.nn.init.uniform_(model.layer3[0].bn2.bias)
+    assert load(tmp_path, weights=write(model.state_dict())).trained.startswith("19 of 20")
 
 
 # --- Untrained, packages, own Python ---

@@ -151,7 +151,7 @@ def test_a_masked_or_detecting_model_has_no_patches_to_average(tmp_path: Path) -
     """ViTMAE masks patches at random, YOLOS has more tokens behind them."""
     for name, changes in {"ViTMAEModel": {}, "YolosModel": {"image_size": [64, 64]}}.items():
         model_class = getattr(transformers, name)
-        model_class(model_class.config_class(**VIT | changes)).save_pretrained(tmp_path)
+        randomised(model_class(model_class.config_class(**VIT | changes))).save_pretrained(tmp_path)
         encoder = load(name, "mean_patches", tmp_path)
         with pytest.raises(UserError, match=rf"this {name} has no token for each patch"):
             encoder.encode(images(64))

@@ -27,6 +27,7 @@ from safetensors.torch import load_file, save_file
 
 from crsbench.config import EncoderEntry
 from crsbench.encoders import LoadedEncoder, load_encoder
+from crsbench.encoders.likeness import Twin
 from crsbench.errors import UserError
 
 HOME = Path(__file__).resolve().parents[1]
@@ -630,35 +631,74 @@ def as_timms_dinov2(tensors: Tensors) -> Tensors:
     return {name: tensor for name, tensor in own.items() if name != "mask_token"}
 
 
-@pytest.mark.parametrize(
-    ("name", "make", "translate"),
-    [
-        ("llava_med", llava_med, as_clip_l14),
-        ("retfound_dinov2", retfound_dinov2, as_timms_dinov2),
-    ],
-)
-def test_the_weights_are_compared_with_the_general_model(
-    name: str,
-    make: Callable[[], Checkpoint],
-    translate: Callable[[Tensors], Tensors],
-    tmp_path: Path,
-) -> None:
-    checkpoint = make()
-    entry = entry_of(name, tmp_path, checkpoint, checkpoint.tensors)
-    title = entry.spec["general_twin"]["title"]
+GENERAL = {
+    "llava_med": (llava_med, as_clip_l14),
+    "retfound_dinov2": (retfound_dinov2, as_timms_dinov2),
+}
 
-    def outcome(general: Tensors | None) -> str | None:
-        if general is not None:
-            torch.save(translate(general), tmp_path / "general.bin")
-        twin = {**entry.spec["general_twin"], "weights": {"file": "general.bin"}}
-        spec = {**entry.spec, "general_twin": twin}
-        return load_encoder(replace(entry, spec=spec), HOME, tmp_path, CPU).general_twin
 
-    assert outcome(None) == f"not compared: the weights of {title} are not at hand"
-    assert re.fullmatch(
-        rf"equal: all of its \d+ tensors are those of {title}", outcome(checkpoint.tensors)
-    )
-    changed = dict(checkpoint.tensors)
+def beside_its_twin(
+    name: str, folder: Path, own: Tensors, general: Tensors | None, if_equal: str = "mark"
+) -> Twin | None:
+    """Load an encoder beside the general model that its entry names, and say how they compare."""
+    make, translate = GENERAL[name]
+    entry = entry_of(name, folder, make(), own)
+    if general is not None:
+        torch.save(translate(general), folder / "general.bin")
+    changes = {"weights": {"file": "general.bin"}, "if_equal": if_equal}
+    spec = {**entry.spec, "general_twin": {**entry.spec["general_twin"], **changes}}
+    return load_encoder(replace(entry, spec=spec), HOME, folder, CPU).general_twin
+
+
+@pytest.mark.parametrize("name", GENERAL)
+def test_the_weights_are_compared_with_the_general_model(name: str, tmp_path: Path) -> None:
+    checkpoint = GENERAL[name][0]()
+    tensors, title = checkpoint.tensors, REGISTRY[name]["general_twin"]["title"]
+    found = beside_its_twin(name, tmp_path, tensors, None)
+    assert found == Twin(title, "not compared", "mark")
+    assert str(found) == f"not compared: the weights of {title} are not at hand"
+
+    found = beside_its_twin(name, tmp_path, tensors, tensors)
+    assert (found.verdict, found.differing, found.difference) == ("equal", 0, 0.0)
+    assert re.fullmatch(rf"equal: all of its \d+ tensors are those of {title}", str(found))
+    with pytest.raises(UserError, match=rf"'{name}': its weights are those of {title}, the gen"):
+        beside_its_twin(name, tmp_path, tensors, tensors, "stop")
+
     vital = checkpoint.vital.replace("layers.4", "layers.0")  # a block that the feature uses
-    changed[vital] = changed[vital] + 1
-    assert re.fullmatch(rf"differs from {title} in 1 of \d+ tensors", outcome(changed))
+    largest = tensors[vital].abs().max()
+    changed = {**tensors, vital: tensors[vital] + 0.25 * largest}
+    found = beside_its_twin(name, tmp_path, changed, tensors, "stop")
+    assert (found.verdict, found.differing) == ("differs", 1)
+    assert found.difference == pytest.approx(0.25, rel=1e-5)
+    assert re.fullmatch(
+        rf"differs from {title} in 1 of \d+ tensors, by up to 0\.25 of a tensor's largest value",
+        str(found),
+    )
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("rounded", ["the encoder", "the general model"])
+def test_weights_that_were_stored_in_half_the_bits_are_still_the_general_models(
+    kind: torch.dtype, rounded: str, tmp_path: Path
+) -> None:
+    whole = llava_med().tensors
+    halved = {n: t.to(kind) if t.is_floating_point() else t for n, t in whole.items()}
+    own, general = (halved, whole) if rounded == "the encoder" else (whole, halved)
+    assert beside_its_twin("llava_med", tmp_path, own, general).verdict == "equal"
+    last = LLAVA + "encoder.layers.2.mlp.fc1.weight"
+    own = {**own, last: own[last] * 1.01}  # less than rounding would hide in one value, in all
+    assert beside_its_twin("llava_med", tmp_path, own, general).differing == 1
+
+
+def test_positions_that_are_resampled_in_two_ways_hide_no_twin(tmp_path: Path) -> None:
+    """RETFound's owners resample 37 × 37 positions without antialiasing, timm with it."""
+    tensors = retfound_dinov2().tensors
+    positions = torch.randn(1, 1 + 37 * 37, 32, generator=torch.Generator().manual_seed(3))
+    large = {**tensors, "backbone.pos_embed": positions}
+    assert beside_its_twin("retfound_dinov2", tmp_path, large, large).verdict == "equal"
+
+
+def test_equal_weights_stop_retfound_and_mark_llava_med() -> None:
+    told = {name: REGISTRY[name]["general_twin"].get("if_equal", "stop") for name in GENERAL}
+    assert told == {"llava_med": "mark", "retfound_dinov2": "stop"}
+    assert {name for name, spec in REGISTRY.items() if "general_twin" in spec} == set(GENERAL)

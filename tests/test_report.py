@@ -174,6 +174,28 @@ def test_cells_left_out_are_named_with_their_reason(
     assert "<script" not in note
 
 
+def test_weights_that_are_another_models_are_told_on_the_first_page(
+    page: Callable[..., str], made: dict[str, Material], tmp_path: Path
+) -> None:
+    page()
+    material = made["last"]
+    told = {
+        "equal": ("The weights of another model.", "equal: all of its 3 tensors are those of CLIP"),
+        "not compared": ("Weights that were not compared.", "not compared: CLIP is not at hand"),
+        "differs": (None, "differs from CLIP in 2 of 3 tensors"),
+    }
+    for verdict, (note, sentence) in told.items():
+        twins = {"a": {"verdict": verdict, "told": sentence}}
+        known = {"commit": "", "versions": {}, "config": "", "weights": {"a": "ab"}}
+        changed = replace(material, provenance={**known, "twins": twins})
+        write_report(tmp_path / "other.html", changed)
+        html = (tmp_path / "other.html").read_text("utf-8")
+        header = html[: html.index("</header>")]
+        assert (sentence in header) == (note is not None)
+        assert note is None or note in header
+        assert sentence in html[html.index("Digests of the weights") :]
+
+
 def test_names_are_shown_not_executed(page: Callable[..., str]) -> None:
     plain, wild = page(), page({"a": {"title": WILD}})
     assert wild.count("<script") == plain.count("<script") == 3
@@ -286,6 +308,10 @@ def test_provenance_names_commit_versions_and_weights(home: Path, tmp_path: Path
     write_json(tmp_path / "run.json", {"weights_sha256": "ab"})
     told = provenance(home, {"seeds": [0]}, {"e": tmp_path / "run.json"})
     assert told["weights"] == {"e": "ab"}
+    assert told["twins"] == {}
+    twin = {"verdict": "equal", "told": "equal: all"}
+    write_json(tmp_path / "run.json", {"weights_sha256": "ab", "general_twin": twin})
+    assert provenance(home, {}, {"e": tmp_path / "run.json"})["twins"] == {"e": twin}
     assert told["config"] == "seeds:\n- 0\n"
     assert told["versions"]["numpy"] == np.__version__
     assert provenance(tmp_path, {}, {})["commit"] == ""

@@ -18,6 +18,7 @@ import transformers
 from conftest import HOME
 from safetensors.torch import save_file
 from small_panel import SmallPanel
+from test_encoders import as_if_trained
 
 from crsbench.config import EncoderEntry
 from crsbench.encoders import load_encoder
@@ -46,7 +47,7 @@ def entry(weights: Any, name: str = "mine", **spec: Any) -> EncoderEntry:
 def tiny() -> torch.nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return timm.create_model(TINY, num_classes=0).eval()
+        return as_if_trained(timm.create_model(TINY, num_classes=0).eval())
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def test_a_folder_of_timm_is_loaded_as_timm_loads_it(
         *("model.safetensors", "config.json")
     ]
 
-    smaller = timm.create_model(TINY, num_classes=0, img_size=64)
+    smaller = as_if_trained(timm.create_model(TINY, num_classes=0, img_size=64))
     for saved in (
         {"model_args": {"img_size": 64}},
         {"pretrained_cfg": {**PRETRAINED, "input_size": [3, 64, 64]}},
@@ -124,7 +125,7 @@ def test_a_folder_of_timm_is_loaded_as_timm_loads_it(
 def test_a_folder_of_open_clip_is_loaded_as_open_clip_loads_it(tmp_path: Path) -> None:
     text = {"context_length": 8, "vocab_size": 20, "width": 16, "heads": 2, "layers": 1}
     vision = {"layers": 2, "width": 64, "head_width": 32, "image_size": 64, "patch_size": 16}
-    model = open_clip.CLIP(32, vision, text).eval()
+    model = as_if_trained(open_clip.CLIP(32, vision, text).eval())
     (tmp_path / "m").mkdir()
     config = {"embed_dim": 32, "vision_cfg": vision, "text_cfg": text}
     (tmp_path / "m/open_clip_config.json").write_text(
@@ -147,7 +148,9 @@ def test_a_folder_of_transformers_is_loaded_as_transformers_loads_it(
 ) -> None:
     sizes = {"hidden_size": 32, "intermediate_size": 48, "image_size": 64, "patch_size": 16}
     config = transformers.ViTConfig(**sizes, num_hidden_layers=2, num_attention_heads=2)
-    transformers.ViTModel(config).save_pretrained(tmp_path / "m", max_shard_size=shards)
+    as_if_trained(transformers.ViTModel(config)).save_pretrained(
+        tmp_path / "m", max_shard_size=shards
+    )
     own = entry({"folder": "m"}, library="transformers", model="ViTModel", feature="pooled")
     names = [file.name for file in stage(own, tmp_path)]
     assert (names[0] == "model.safetensors.index.json") == (shards == "20KB") == (len(names) > 2)

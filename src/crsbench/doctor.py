@@ -15,14 +15,15 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from crsbench.config import Config, DatasetEntry, EncoderEntry
+from crsbench.config import CLEAN, Config, DatasetEntry, EncoderEntry
 from crsbench.data.readers import read_images
 from crsbench.errors import UserError
 from crsbench.features.embeddings import embedding_files
+from crsbench.features.store import read_metadata
 from crsbench.grid import Grid, Layout
 from crsbench.overlap import overlap
 from crsbench.sources import image_root
-from crsbench.weight_files import Digests, pins, stage, with_file
+from crsbench.weight_files import Digests, general_twin, pins, stage, with_file
 
 Light = Literal["green", "yellow", "red"]
 
@@ -105,6 +106,7 @@ def encoder_row(config: Config, entry: EncoderEntry) -> Row:
         "gated": "yes" if entry.spec.get("gated") else "no",
         "SHA-256": "-",
         "pinned": "-",
+        "its general model": _twin(config, entry),
         "pre-training had": _overlap(config, entry),
     }
     try:
@@ -120,7 +122,43 @@ def encoder_row(config: Config, entry: EncoderEntry) -> Row:
         "SHA-256": f"{digests[files[0].name][:12]}…",
         "pinned": pinned,
     }
-    return Row("green", {**cells, **shown}, advice)
+    warning = _twin_warning(config, entry, cells["its general model"])
+    light = "yellow" if warning else "green"
+    return Row(light, {**cells, **shown}, " ".join(filter(None, [warning, advice])))
+
+
+def _twin(config: Config, entry: EncoderEntry) -> str:
+    """How the encoder's weights compared with its general twin's when features were made."""
+    if "general_twin" not in entry.spec:
+        return "-"
+    layout = Layout(config.results)
+    for dataset in config.datasets:
+        names = {"encoder": entry.name, "dataset": dataset, "condition": CLEAN}
+        file = Path(layout.at(layout.features, **names))
+        if file.is_file():
+            return read_metadata(file)["general_twin"]["verdict"]
+    return "not yet compared"
+
+
+def _twin_warning(config: Config, entry: EncoderEntry, verdict: str) -> str:
+    twin = general_twin(entry)
+    if twin is None or verdict == "differs":
+        return ""
+    if verdict == "equal":
+        return f"The encoder '{entry.name}' is {twin.name}: its weights are equal to that model's."
+    try:
+        stage(twin, config.weights_root, download=False)
+    except UserError:
+        return (
+            f"The encoder '{entry.name}' can't be compared with {twin.name}, which is not at hand: "
+            "`snakemake --cores 1 stage` fetches it."
+        )
+    if verdict == "not compared":
+        return (
+            f"The encoder '{entry.name}' was not compared with {twin.name}, which is at hand now: "
+            "its next extraction does (`--forcerun features`)."
+        )
+    return ""
 
 
 def _origin(entry: EncoderEntry) -> str:

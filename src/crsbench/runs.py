@@ -229,7 +229,10 @@ def evaluate_with(
         if clean is None:
             raise ValueError(f"{run} is on a shift target and needs its clean run.")
         content |= _beside_source(run, metrics, clean)
-    return content | {"weights_sha256": _features(files.features).metadata["weights_sha256"]}
+    made_by = _features(files.features).metadata
+    content |= {"weights_sha256": made_by["weights_sha256"]}
+    twin = made_by.get("general_twin")
+    return content if twin is None else content | {"general_twin": twin}
 
 
 def _metrics(manifest: Manifest, tested: Predicted, apart: Sequence[str]) -> RunMetrics:

@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
+from crsbench.encoders.likeness import Twin
 from crsbench.encoders.preprocessing import Preprocessing
 
 
@@ -57,14 +58,16 @@ class LoadedEncoder:
     """An encoder ready to run; `weights_sha256` identifies what ran.
 
     general_twin: how its weights compare with those of the general model that they were trained
-    from, in words; None for an encoder whose registry entry names no such model.
+    from; None for an encoder whose registry entry names no such model. trained: what speaks for
+    the weights of a file having been trained.
     """
 
     name: str
     encode: Encoder
     preprocessing: Preprocessing
     weights_sha256: str
-    general_twin: str | None = None
+    general_twin: Twin | None = None
+    trained: str | None = None
 
 
 def block_numbers(depths: Sequence[float], count: int) -> list[int]:

@@ -9,6 +9,7 @@ import torch
 
 from crsbench.config import EncoderEntry
 from crsbench.encoders.base import Encoder, LoadedEncoder
+from crsbench.encoders.likeness import Twin, check_trained, compare
 from crsbench.encoders.preprocessing import Preprocessing
 from crsbench.errors import UserError
 from crsbench.weight_files import general_twin, stage, with_file
@@ -37,8 +38,9 @@ def load_encoder(
     preprocessing = Preprocessing.from_spec(entry.spec["preprocessing"])
     encode, digest = _load(entry, home, weights_root, device)
     _check_size(entry, encode)
+    trained = check_trained(entry, encode) if entry.has_weights else None
     twin = _compare_with_twin(entry, encode, home, weights_root)
-    return LoadedEncoder(entry.name, encode, preprocessing, digest, twin)
+    return LoadedEncoder(entry.name, encode, preprocessing, digest, twin, trained)
 
 
 def _check_size(entry: EncoderEntry, encode: Encoder) -> None:
@@ -73,21 +75,26 @@ def _load(
 
 def _compare_with_twin(
     entry: EncoderEntry, encode: Encoder, home: Path, weights_root: Path
-) -> str | None:
+) -> Twin | None:
     """How the loaded weights compare with the general model that a faulty load would leave.
 
-    The general model is compared when its weights are at hand; they are never downloaded for it.
+    They are compared when the twin's weights are at hand, which are not downloaded here. Raises
+    UserError when they are equal, unless the entry says that this is to be marked only.
     """
     general = general_twin(entry)
     if general is None:
         return None
+    if_equal = entry.spec["general_twin"].get("if_equal", "stop")
     try:
         stage(general, weights_root, download=False)
     except UserError:
-        return f"not compared: the weights of {general.name} are not at hand"
-    other, _ = _load(general, home, weights_root, torch.device("cpu"))
-    own, theirs = encode.state_dict(), other.state_dict()
-    equal = sum(torch.equal(tensor.cpu(), theirs[name]) for name, tensor in own.items())
-    if equal == len(own):
-        return f"equal: all of its {equal} tensors are those of {general.name}"
-    return f"differs from {general.name} in {len(own) - equal} of {len(own)} tensors"
+        return Twin(general.name, "not compared", if_equal)
+    other, _ = _load(with_file(general, weights_root), home, weights_root, torch.device("cpu"))
+    twin = compare(encode.state_dict(), other.state_dict(), general.name, if_equal)
+    if twin.verdict == "equal" and if_equal == "stop":
+        raise UserError(
+            f"Encoder '{entry.name}': its weights are those of {twin.title}, the general model "
+            f"that a faulty load leaves: all of {twin.tensors} tensors are equal; where that is "
+            "known and wanted, `general_twin.if_equal: mark` in its entry lets it pass."
+        )
+    return twin

@@ -240,11 +240,13 @@ def _metadata(
     encoder: LoadedEncoder, views: ImageViews, precision: str, metadata: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What made an encoder's feature files, for their schema: enough to trace any number back."""
+    twin = encoder.general_twin
     return {
         **metadata,
         "encoder": encoder.name,
         "weights_sha256": encoder.weights_sha256,
-        "general_twin": encoder.general_twin,
+        "general_twin": None if twin is None else {**asdict(twin), "told": str(twin)},
+        "trained": encoder.trained,
         "preprocessing": asdict(encoder.preprocessing),
         "short_side": views.short_side,
         "levels": {kind: list(levels) for kind, levels in views.levels.items()},

@@ -144,6 +144,15 @@ def _checksum(batch: pa.RecordBatch) -> bytes:
     return b"%08x" % zlib.crc32(values, zlib.crc32(ids))
 
 
+def read_metadata(path: Path | str) -> dict[str, Any]:
+    """What made a file of features, without reading them; raises UserError as `read_features`."""
+    try:
+        with pa.OSFile(str(path)) as source:
+            return json.loads(pa.ipc.open_file(source).schema.metadata[b"crsbench"])
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is no readable feature file; delete it and rerun.") from error
+
+
 def read_features(path: Path | str) -> Features:
     """Map a feature file; raises UserError naming it when it is not whole, changed or not sorted.
 

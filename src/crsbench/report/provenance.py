@@ -25,13 +25,15 @@ def provenance(
     """What the report says of its own making.
 
     home: the workflow's folder; settings: the config as written; encoder_runs: a run file of each
-    encoder, which holds the digest of its weights.
+    encoder, which holds the digest of its weights and how they compare with a general twin's.
     """
+    runs = {name: read_json(file) for name, file in encoder_runs.items()}
     return {
         "commit": _commit(home),
         "versions": {"Python": platform.python_version()} | _versions(PACKAGES),
         "config": yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True, width=100),
-        "weights": {name: read_json(file)["weights_sha256"] for name, file in encoder_runs.items()},
+        "weights": {name: run["weights_sha256"] for name, run in runs.items()},
+        "twins": {name: run["general_twin"] for name, run in runs.items() if "general_twin" in run},
     }
 
 
