@@ -24,11 +24,6 @@ def _one_thread() -> None:
     use_one_thread()
 
 
-@pytest.fixture(autouse=True)
-def _cut_like_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(panel.REGISTRY["llava_med"], "cut_to_blocks", 4)
-
-
 def train_a_little(encode: torch.nn.Module) -> None:
     """Both factors of every update become something."""
     generator = torch.Generator().manual_seed(0)
