@@ -130,3 +130,27 @@ def make(folder: Path, **environment: str) -> SmallPanel:
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
         (folder / f"{name}.yaml").write_text(text, "utf-8")
     return SmallPanel(folder, environment)
+
+
+def with_every_study(panel: SmallPanel) -> SmallPanel:
+    """The same panel with all that a config may ask for, LoRA adaptation too, at its smallest."""
+
+    def ask(config: dict[str, Any]) -> None:
+        demo = yaml.safe_load((HOME / "config/demo.yaml").read_text("utf-8"))
+        config["studies"] |= demo["studies"] | config["studies"]
+        config["studies"]["subgroups"] |= {"columns": ["sex", "skin_tone"], "min_images": 4}
+        config["keep_predictions"] = True
+        config["recalibration"] = demo["recalibration"] | {"primary": [ENCODERS[0]], "cases": [5]}
+        config["control_probes"] = demo["control_probes"] | {"cells_per_job": 1}
+        network = [ENCODERS[1]]
+        config["depth_sweep"] = {
+            **{"encoders": network, "datasets": [DATASET]},
+            **{"depths": [50, 100], "without_norm": []},
+        }
+        config["adaptation"] = demo["adaptation"] | {
+            **{"encoders": network, "datasets": [DATASET], "seeds": [0], "fractions": [100]},
+            **{"conditions": ["jpeg-1"], "epochs": 2, "rank": 2, "alpha": 4, "in_report": True},
+        }
+
+    panel.edit("config", ask)
+    return panel

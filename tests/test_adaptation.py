@@ -347,7 +347,7 @@ def test_a_training_writes_the_same_bytes_again_and_its_runs(
     assert FittedProbe.load(once / "head.npz").coef_.shape == (2, 192)
 
     own = [data / f"{name}.parquet" for name in ("manifest", "test", "split")]
-    read = EvaluationFiles(*own, once / "adapter", once / "head.npz", {})
+    read = EvaluationFiles(*own, once / "adapter", once / "head.npz", once / "training.json", {})
     conditions = ["clean", "jpeg-1"]
     evaluate(config, training, read, data / "set", conditions, once / "runs.parquet", workers=0)
     runs, _ = read_table(once / "runs.parquet")

@@ -201,7 +201,7 @@ def test_a_killed_extraction_goes_on_with_its_shard_and_gives_the_same_bytes(
 
     killed()  # a shard is 5 views in batches of 4: two calls each
     left = bytes_below(tmp_path / "killed")
-    assert sorted(Path(name).name for name in left) == ["00000000.npy", "00000002.npy"]
+    assert sorted(Path(name).name for name in left) == ["00000000.npz", "00000002.npz"]
     assert not list((tmp_path / "killed").glob("*.arrow"))
     seen: list[int] = []
 
@@ -224,7 +224,7 @@ def test_a_shard_that_is_cut_or_of_something_else_is_made_anew(
     with pytest.raises(UserError, match="cannot be decoded"):
         run(views, tmp_path / "out")
     (tmp_path / "away").rename(views.files[6])
-    shards = sorted((tmp_path / "out").rglob("*.npy"))
+    shards = sorted((tmp_path / "out").rglob("*.npz"))
     assert len(shards) == 2
     if change == "cut":
         shards[0].write_bytes(shards[0].read_bytes()[:-5])
@@ -339,7 +339,7 @@ def test_a_file_that_is_cut_empty_or_unsorted_is_told(tmp_path: Path) -> None:
     whole = file.read_bytes()
     for content in (b"", b"no arrow", whole[:-9], whole[: len(whole) // 2]):
         file.write_bytes(content)
-        with pytest.raises(UserError, match=r"f\.arrow is no whole feature file"):
+        with pytest.raises(UserError, match=r"f\.arrow is not whole"):
             read_features(file)
     with FeatureWriter(file, {}) as writer:
         writer.append("b", np.zeros(2, np.float32))

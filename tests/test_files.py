@@ -7,7 +7,10 @@ import os
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
+from dataclasses import is_dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +19,8 @@ import pytest
 from crsbench.errors import UserError, told_in_one_sentence
 from crsbench.features.store import FeatureWriter, read_features
 from crsbench.files import read_json, read_table, whole_or_absent, write_json, write_table
+from crsbench.probes import FittedProbe
+from crsbench.studies.base import not_run, read_figure, write_study
 
 
 def test_two_writers_of_one_file_never_mix(tmp_path: Path) -> None:
@@ -84,51 +89,87 @@ def write_features(file: Path, images: int, width: int = 8) -> np.ndarray:
 
 
 @pytest.mark.parametrize("images", [1, 1024, 2500])
-def test_features_come_back_and_carry_the_checksum_of_their_batches(
+def test_features_come_back_and_carry_a_checksum_of_the_whole_file(
     tmp_path: Path, images: int
 ) -> None:
     matrix = write_features(tmp_path / "a.arrow", images)
     assert np.array_equal(read_features(tmp_path / "a.arrow").matrix, matrix)
-    ids = "\n".join(f"i{number:05d}" for number in range(min(images, 1024)))
-    checksum = zlib.crc32(matrix[:1024].tobytes(), zlib.crc32(ids.encode()))
-    assert b"%08x" % checksum in (tmp_path / "a.arrow").read_bytes()
+    before, mark, after = (tmp_path / "a.arrow").read_bytes().rpartition(b"crsbench-crc32:")
+    assert after[:8] == b"%08x" % zlib.crc32(after[8:], zlib.crc32(before + mark))
 
 
-def test_a_feature_file_of_which_any_byte_changed_or_is_missing_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "a.arrow"
-    matrix = write_features(file, 40)
-    whole = file.read_bytes()
-    body = whole.index(matrix[0].tobytes())
-    for place in (body, body + 4 * 8 * 40 - 1, whole.index(b"i00000")):
+def same(read: Any, written: Any) -> bool:
+    """Whether two things that were read are the same to the last bit."""
+    if isinstance(written, pd.DataFrame):
+        return read.equals(written) and list(read.dtypes) == list(written.dtypes)
+    if isinstance(written, np.ndarray):
+        return read.dtype == written.dtype and read.tobytes() == written.tobytes()
+    if isinstance(written, tuple | list):
+        return len(read) == len(written) and all(map(same, read, written))
+    if is_dataclass(written):
+        return same(list(vars(read).values()), list(vars(written).values()))
+    return type(read) is type(written) and read == written
+
+
+FRAME = pd.DataFrame({"name": ["a", "b"], "labels": [[0, 1], [1, 0]], "x": [0.1, float("nan")]})
+
+PROBE = FittedProbe(
+    task="multiclass",
+    coef_=np.arange(6.0).reshape(2, 3),
+    intercept_=np.array([0.5, -0.5]),
+    c_=np.array([0.1]),
+    c_grid_=np.array([0.1, 1.0]),
+    oof_log_loss_=np.array([[0.7, np.nan]]),
+    folds_=np.array([5]),
+    n_train_=20,
+    n_iter_=np.array([7]),
+    gradient_norm_=np.array([1e-9]),
+    objective_=np.array([1.5]),
+    converged_=np.array([True]),
+    capped_=False,
+    floor_classes_=np.empty(0, dtype=np.int64),
+    floor_probabilities_=np.empty(0),
+)
+
+FORMATS: dict[str, tuple[Callable[[Path], None], Callable[[Path], Any]]] = {
+    "json": (lambda file: write_json(file, {"ä": [0.1, None], "b": {}}), read_json),
+    "empty json": (lambda file: write_json(file, {}), read_json),
+    "table": (lambda file: write_table(file, FRAME, {"sentence": "It is."}), read_table),
+    "features": (lambda file: write_features(file, 3, 2), read_features),
+    "figure": (
+        lambda file: write_study(file.with_name("t"), file, "s", not_run(["x"], "no")),
+        read_figure,
+    ),
+    "probe": (lambda file: PROBE.save(file), FittedProbe.load),
+}
+"""Of every format that a later step reads: how it is written, and read."""
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_no_changed_byte_is_ever_taken_for_whole(tmp_path: Path, kind: str) -> None:
+    """Whichever bit changes, and wherever a file is cut off: a UserError, or the same content."""
+    write, read = FORMATS[kind]
+    file = tmp_path / "a"
+    write(file)
+    written, whole = read(file), file.read_bytes()
+    refusals = []
+    places = range(0, len(whole), 1 + len(whole) // 1500)
+    for place in places:
         changed = bytearray(whole)
-        changed[place] ^= 1
+        changed[place] ^= 1 << place % 8
         file.write_bytes(changed)
-        with pytest.raises(UserError, match=r"a\.arrow is (no whole feature file|not sorted)"):
-            read_features(file)
-    for length in (0, 10, len(whole) // 2, len(whole) - 1):
+        try:
+            found = read(file)
+        except UserError as error:
+            refusals.append(str(error))
+        else:
+            assert same(found, written), (place, whole[place - 20 : place + 20])
+    assert len(refusals) > 0.7 * len(places)
+    assert all(f"{file} is not " in told and "; delete it and rerun." in told for told in refusals)
+    for length in {0, 1, 3, len(whole) // 2, len(whole) - 9, len(whole) - 1}:
         file.write_bytes(whole[:length])
-        with pytest.raises(UserError, match=r"a\.arrow is no whole feature file"):
-            read_features(file)
-
-
-def test_a_table_of_which_a_byte_changed_or_is_missing_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "a.parquet"
-    values = np.random.default_rng(0).normal(size=5000)
-    write_table(file, pd.DataFrame({"x": values}), {"key": 1})
-    frame, metadata = read_table(file)
-    assert np.array_equal(frame["x"], values)
-    assert metadata == {"key": 1}
-    whole = file.read_bytes()
-    for place in range(1000, 39000, 3803):
-        changed = bytearray(whole)
-        changed[place] ^= 1
-        file.write_bytes(changed)
-        with pytest.raises(UserError, match=r"a\.parquet is no readable Parquet file"):
-            read_table(file)
-    for length in (0, 3, len(whole) // 2, len(whole) - 1):
-        file.write_bytes(whole[:length])
-        with pytest.raises(UserError, match=r"a\.parquet is no readable Parquet file"):
-            read_table(file)
+        with pytest.raises(UserError, match="delete it and rerun"):
+            read(file)
 
 
 @pytest.mark.parametrize("content", [b"", b'{"a": 1', b"\0" * 20, b"[1]", b'{"a": 1}\0\0'])

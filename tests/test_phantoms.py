@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from crsbench.data import phantoms
-from crsbench.data.phantoms import KINDS, describe, draw, write_phantoms
+from crsbench.data.phantoms import KINDS, check_phantoms, describe, draw, write_phantoms
 from crsbench.errors import UserError
 
 SETS = [(kind.name, site) for kind in KINDS.values() for site in kind.sites]
@@ -294,7 +294,18 @@ def test_written_table_and_images_are_what_is_drawn(tmp_path, kind, site):
             assert image.format == "PNG"
             assert not image.info
             assert image.tobytes() == phantom.image.tobytes()
-    assert set(_tree(tmp_path)) == {"table.csv", *table["path"]}
+    assert set(_tree(tmp_path)) == {"table.csv", "digests.json", *table["path"]}
+    check_phantoms(tmp_path)
+
+
+@pytest.mark.parametrize("damaged", ["table.csv", "digests.json", "images/skin-home-00001.png"])
+def test_a_changed_phantom_file_is_named(tmp_path, damaged):
+    write_phantoms(tmp_path, "skin", "home", 2, 40)
+    content = bytearray((tmp_path / damaged).read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / damaged).write_bytes(content)
+    with pytest.raises(UserError, match=rf"{damaged} is not .*; delete .* and rerun"):
+        check_phantoms(tmp_path)
 
 
 def test_a_rerun_after_a_kill_gives_the_same_bytes(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from crsbench.errors import UserError
+from crsbench.files import write_arrays
 from crsbench.probes.fitted import FittedProbe, ProbeSettings
 from crsbench.probes.folds import assign_folds
 from crsbench.probes.selection import fit_probe
@@ -414,9 +415,12 @@ def test_a_truncated_or_changed_file_is_a_user_error_that_names_it(tmp_path):
 
 def test_a_file_of_another_content_is_a_user_error(tmp_path):
     path = tmp_path / "probe.npz"
-    with pytest.raises(UserError, match="does not exist"):
+    with pytest.raises(UserError, match="is missing"):
         FittedProbe.load(path)
     np.savez(path, coef_=np.ones(3))
+    with pytest.raises(UserError, match="no checksum"):
+        FittedProbe.load(path)
+    write_arrays(path, coef_=np.ones(3))
     with pytest.raises(UserError, match="kind"):
         FittedProbe.load(path)
     np.save(path.with_suffix(".npy"), np.ones(3))

@@ -17,6 +17,7 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 from crsbench.errors import UserError
+from crsbench.files import read_json, write_json
 from crsbench.metrics import auroc_per_class, brier_score, multiclass_ece, reliability_bins
 from crsbench.probes.folds import folds_per_problem
 from crsbench.recalibration import METHODS
@@ -436,9 +437,9 @@ def test_a_saved_calibrator_says_the_same_to_the_last_bit(
 def test_a_damaged_calibrator_file_is_named(damage, tmp_path: Path) -> None:
     file = tmp_path / "c.json"
     VectorScaling().fit_probabilities(*case("multiclass", 50)).save(file)
-    content = json.loads(file.read_text())
+    content = read_json(file)
     damage(content)
-    file.write_text(json.dumps(content))
+    write_json(file, content)
     with pytest.raises(UserError, match=r"c\.json is no saved calibrator"):
         load_calibrator(file)
 

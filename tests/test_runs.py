@@ -511,5 +511,5 @@ def test_what_only_some_runs_have_is_missing_in_the_others(world: World) -> None
 
 def test_a_damaged_run_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"encoder": "e"')
-    with pytest.raises(UserError, match=r"run\.json is no readable JSON file"):
+    with pytest.raises(UserError, match=r"run\.json is not whole"):
         collect_runs([tmp_path / "run.json"])

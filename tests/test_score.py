@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from crsbench.errors import UserError
+from crsbench.files import write_json
 from crsbench.score import (
     AGGREGATE,
     AXES,
@@ -780,6 +781,10 @@ class TestReference:
         content = json.loads(path.read_text())
         edit(content)
         path.write_text(json.dumps(content))
+        with pytest.raises(UserError, match=r"published\.json is not whole"):
+            load_reference(path)
+        del content["seal"]
+        write_json(path, content)
         with pytest.raises(UserError, match=message):
             load_reference(path)
 

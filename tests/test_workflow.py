@@ -749,7 +749,7 @@ def test_a_damaged_probe_is_named_by_the_run_that_reads_it(project: Project) -> 
     os.utime(probe, ns=(stamp, stamp))
     target = "results/runs/means/tints/seed0/clean/frac010.json"
     (project.folder / target).unlink()
-    told(project.run("--", target), r"frac010\.npz is no readable probe file")
+    told(project.run("--", target), r"frac010\.npz is not whole")
     assert not (project.folder / target).exists()
 
 

@@ -8,16 +8,27 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from io import BytesIO
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import IO, Any
+from zipfile import ZipFile
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from crsbench.errors import UserError
+
+SEAL = b"crsbench-crc32:"
+"""What stands in a file before its checksum."""
+
+BLANK_SEAL = SEAL + b"0" * 8
+"""What a writer puts anywhere into a file, once, for `sealed` to fill in."""
 
 UNWRITABLE = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM),
@@ -89,23 +100,86 @@ def _beside(failed: str | bytes | None, path: Path) -> bool:
     return path.parent in (folder, folder.parent) or folder in path.parents
 
 
+def sealed(content: bytes) -> bytes:
+    """The content of a file with the CRC-32 of all else in it in place of its blank seal."""
+    before, after = _around_seal(content)
+    return b"".join([before, _crc32(before, after), after])
+
+
+def seal(file: Path) -> None:
+    """The same for a file that is too large to hold in memory."""
+    with file.open("r+b") as handle:
+        with mmap(handle.fileno(), 0, access=ACCESS_READ) as content:
+            before, after = _around_seal(content)
+            place, digits = len(before), _crc32(before, after)
+            before.release(), after.release()
+        handle.seek(place)
+        handle.write(digits)
+
+
+def require_seal(content: bytes | mmap) -> None:
+    """Raise ValueError unless each byte is as it was when the content was sealed.
+
+    The formats' own checksums leave their headers and metadata open, or don't exist; and pyarrow
+    does not survive every header.
+    """
+    before, after = _around_seal(content)
+    whole = content[len(before) : len(before) + 8] == _crc32(before, after)
+    before.release(), after.release()  # or a map could not be closed
+    if not whole:
+        raise ValueError("its checksum does not fit")
+
+
+def read_sealed(path: Path | str) -> bytes:
+    """Read a file of sealed content; UserError naming it when any byte is not as it was written."""
+    try:
+        content = Path(path).read_bytes()
+        require_seal(content)
+    except (OSError, ValueError) as error:
+        raise damaged(path, error) from error
+    return content
+
+
+def checksum(text: str) -> str:
+    """The CRC-32 of a line, as eight hexadecimal digits."""
+    return f"{zlib.crc32(text.encode()):08x}"
+
+
+def _around_seal(content: bytes | mmap) -> tuple[memoryview, memoryview]:
+    """What stands before and after the digits of the last seal."""
+    place = content.rfind(SEAL) + len(SEAL)
+    if place < len(SEAL) or len(content) <= place + 8:
+        raise ValueError("it has no checksum")
+    whole = memoryview(content)
+    return whole[:place], whole[place + 8 :]
+
+
+def _crc32(before: memoryview, after: memoryview) -> bytes:
+    return b"%08x" % zlib.crc32(after, zlib.crc32(before))
+
+
+def damaged(path: Path | str, reason: object) -> UserError:
+    """What to raise of a file of our own that is missing or not as it was written."""
+    if isinstance(reason, FileNotFoundError):
+        return UserError(f"{path} is missing; make it with: snakemake --cores all -- {path}")
+    return UserError(f"{path} is not whole ({reason}); delete it and rerun.")
+
+
 def write_json(path: Path | str, content: Mapping[str, Any]) -> None:
-    """Write strict JSON (no NaN literals) with sorted keys, in one line."""
+    """Write strict JSON (no NaN literals) with sorted keys, in one line; its last key is `seal`."""
     text = json.dumps(content, allow_nan=False, sort_keys=True, ensure_ascii=False)
+    start = text[:-1] + (", " if content else "")
     with whole_or_absent(path) as part:
-        part.write_text(text + "\n", encoding="utf-8")
+        part.write_bytes(sealed(b'%s"seal": "%s"}\n' % (start.encode(), BLANK_SEAL)))
 
 
 def read_json(path: Path | str) -> dict[str, Any]:
-    """Read a JSON object; raises UserError naming the file when it is none."""
+    """Read a JSON object of `write_json`; raises UserError naming the file when it is not whole."""
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path} is no readable JSON file ({error}); delete it and rerun."
-        ) from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} holds no JSON object; delete it and rerun.")
+        content = json.loads(read_sealed(path))
+        del content["seal"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise damaged(path, "it is no JSON object") from error
     return content
 
 
@@ -114,24 +188,49 @@ def write_table(
 ) -> None:
     """Write a Parquet table; `metadata` goes into the schema as JSON under the key `crsbench`."""
     table = pa.Table.from_pandas(frame, preserve_index=False)
+    known = {**(table.schema.metadata or {}), b"seal": BLANK_SEAL}
     if metadata is not None:
-        text = json.dumps(metadata, allow_nan=False, sort_keys=True)
-        table = table.replace_schema_metadata({**(table.schema.metadata or {}), b"crsbench": text})
+        known[b"crsbench"] = json.dumps(metadata, allow_nan=False, sort_keys=True).encode()
+    content = BytesIO()
+    pq.write_table(table.replace_schema_metadata(known), content, compression="zstd")
     with whole_or_absent(path) as part:
-        pq.write_table(table, part, compression="zstd", write_page_checksum=True)
+        part.write_bytes(sealed(content.getvalue()))
 
 
-def read_table(path: Path | str) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Read a table written by `write_table`, with its metadata.
+def read_table(
+    path: Path | str, columns: Sequence[str] | None = None
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Read a table written by `write_table`, or some of its columns, with its metadata.
 
-    Raises UserError naming the file when it is not whole or its checksums don't fit.
+    Raises UserError naming the file when it is not whole.
     """
     try:
-        table = pq.read_table(path, page_checksum_verification=True)
-    except (OSError, pa.ArrowException) as error:
-        raise UserError(f"{path} is no readable Parquet file; delete it and rerun.") from error
-    metadata = (table.schema.metadata or {}).get(b"crsbench", b"{}")
+        table = pq.read_table(BytesIO(read_sealed(path)), columns=columns)
+    except pa.ArrowException as error:
+        raise damaged(path, "it is no table") from error
+    metadata = table.schema.metadata.get(b"crsbench", b"{}")
     return table.to_pandas(), json.loads(metadata)
+
+
+def write_arrays(path: Path | str, **arrays: np.ndarray) -> None:
+    """Write arrays as an npz, without pickle: equal content gives equal bytes."""
+    if any(array.dtype.hasobject for array in arrays.values()):
+        raise ValueError("an npz of ours holds plain arrays only")
+    content = BytesIO()
+    np.savez(content, **arrays)  # which stamps every member with 1980-01-01
+    with ZipFile(content, "a") as archive:
+        archive.comment = BLANK_SEAL + b"\n"
+    with whole_or_absent(path) as part:
+        part.write_bytes(sealed(content.getvalue()))
+
+
+def read_arrays(path: Path | str) -> dict[str, np.ndarray]:
+    """Read what `write_arrays` wrote; UserError naming the file when it is not whole."""
+    try:
+        with np.load(BytesIO(read_sealed(path)), allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (ValueError, TypeError) as error:
+        raise damaged(path, "it is no npz") from error
 
 
 def sha256_of_file(path: Path | str) -> str:

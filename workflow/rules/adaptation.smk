@@ -53,6 +53,7 @@ rule adapted_runs:
     input:
         adapter=ADAPTER_FILES,
         head=LAYOUT.adapted_head,
+        log=LAYOUT.training,
         manifest=LAYOUT.manifest,
         test=LAYOUT.test,
         split=LAYOUT.split,

@@ -109,6 +109,20 @@ def encoder_spec(wc):
     return CONFIG.encoders[wc.encoder].feature_spec
 
 
+def all_runs(_):
+    return [LAYOUT.run_file(run) for run in GRID.runs()]
+
+
+def run_files(run, probe, features, clean=""):
+    """All that a run reads; `clean` of a run on a shift target."""
+    return {
+        **{"probe": str(probe), "features": str(features), "clean": str(clean)},
+        "manifest": LAYOUT.at(LAYOUT.manifest, dataset=run.dataset),
+        "split": LAYOUT.at(LAYOUT.split, dataset=run.dataset, seed=run.seed),
+        "target": LAYOUT.at(LAYOUT.manifest, dataset=run.condition) if clean else "",
+    }
+
+
 def classes_apart(wc):
     return CONFIG.dataset(wc.dataset).apart
 

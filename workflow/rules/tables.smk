@@ -28,7 +28,11 @@ SCORE_TABLES = ["rows", "axes", "crs", "bootstrap", "bootstrap_pairs", "bootstra
 
 rule runs_table:
     input:
-        rules.runs.input,
+        runs=all_runs,
+        read_by_runs=[  # which state them not: a lost one is made again for the runs' sake
+            *expand(LAYOUT.manifest, dataset=[*CONFIG.datasets, *CONFIG.targets]),
+            *expand(LAYOUT.split, dataset=CONFIG.datasets, seed=CONFIG.seeds),
+        ],
     output:
         runs=table("runs"),
         confidence_bins=table("confidence_bins"),

@@ -17,7 +17,8 @@ with told_in_one_sentence(snakemake.log[0]):
         for name, manifest in zip(names, read.targets, strict=True)
     }
     own = [Path(read[name]) for name in ("manifest", "test", "split")]
-    files = EvaluationFiles(*own, Path(read.adapter[0]).parent, Path(read.head), targets)
+    made = Path(read.adapter[0]).parent, Path(read.head), Path(read.log)
+    files = EvaluationFiles(*own, *made, targets)
     root = image_root(config, layout, named.dataset)
     output, workers = Path(snakemake.output[0]), snakemake.threads - 1
     evaluate_adapted(config, training, files, root, conditions, output, workers)

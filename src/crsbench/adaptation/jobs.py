@@ -26,7 +26,7 @@ from crsbench.errors import UserError
 from crsbench.features.extraction import ImageViews
 from crsbench.features.jobs import extract_views, job_device
 from crsbench.features.store import read_features
-from crsbench.files import sha256_number, sha256_of_file, write_json, write_table
+from crsbench.files import read_json, sha256_number, sha256_of_file, write_json, write_table
 from crsbench.grid import Run
 from crsbench.probes import FittedProbe
 from crsbench.runs import RunFiles, collect_runs, evaluate_run, on_raw_features, standardisation
@@ -100,7 +100,10 @@ def adapt(
             raise RuntimeError(f"{training}: the training changed weights that are frozen")
     lora.save_adapter(model.encode, encoder.name, added, files.weights, files.config)
     on_raw_features(_head(model, labelled, recipe), mean, scale).save(files.head)
-    write_json(files.log, _log(training, recipe, labelled, model, state, before))
+    history = _log(training, recipe, labelled, model, state, before)
+    adapter = files.weights, files.config
+    history["adapter_sha256"] = {file.name: sha256_of_file(file) for file in adapter}
+    write_json(files.log, history)
     checkpoint.unlink(missing_ok=True)
 
 
@@ -224,7 +227,8 @@ def _log(
 class EvaluationFiles:
     """What the test of a training reads.
 
-    adapter: its folder; targets: by shift target its manifest and the folder of its images.
+    adapter: its folder; log: its history; targets: by shift target its manifest and the folder of
+    its images.
     """
 
     manifest: Path
@@ -232,7 +236,16 @@ class EvaluationFiles:
     split: Path
     adapter: Path
     head: Path
+    log: Path
     targets: Mapping[str, tuple[Path, Path]]
+
+
+def _check_adapter(files: EvaluationFiles) -> None:
+    """Peft's formats have no checksums; those of its files stand in the history."""
+    for name, digest in read_json(files.log)["adapter_sha256"].items():
+        file = files.adapter / name
+        if sha256_of_file(file) != digest:
+            raise UserError(f"{file} is not as the training wrote it; delete it and rerun.")
 
 
 def evaluate_adapted(
@@ -248,6 +261,7 @@ def evaluate_adapted(
 
     conditions: clean first. The features are made and dropped; the metrics are those of any run.
     """
+    _check_adapter(files)
     targets = {name: files.targets[name] for name in conditions if name in files.targets}
     own = [name for name in conditions if name not in targets]
     with (

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from crsbench.adaptation.lora import lora_parameters
 from crsbench.adaptation.settings import Recipe
 from crsbench.encoders import LoadedEncoder
+from crsbench.encoders.weights import sha256_of_tensors
 from crsbench.errors import UserError
 from crsbench.features.extraction import FLOAT32, ImageViews
 from crsbench.files import sha256_number, whole_or_absent
@@ -356,9 +357,12 @@ def _save(
         name: getattr(state, name)
         for name in ("micro_batch", "epoch", "best_epoch", "best_loss", "history")
     }
-    metadata = {"identity": identity, "progress": json.dumps(kept)}
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    progress = json.dumps(kept)
+    digest = sha256_of_tensors(tensors, salt=progress)  # the format itself has none
+    metadata = {"identity": identity, "progress": progress, "sha256": digest}
     with whole_or_absent(file) as part:
-        save_file({n: t.cpu().contiguous() for n, t in tensors.items()}, part, metadata=metadata)
+        save_file(tensors, part, metadata=metadata)
 
 
 def _load(
@@ -377,7 +381,10 @@ def _load(
         return
     if metadata.get("identity") != identity:
         return
-    for name, value in json.loads(metadata["progress"]).items():
+    written = metadata.get("progress", "")
+    if metadata.get("sha256") != sha256_of_tensors(tensors, salt=written):
+        return
+    for name, value in json.loads(written).items():
         setattr(state, name, value)
     moments = copy.copy(optimizer.state_dict())
     of_name = {name: number for number, name in enumerate(parameters)}

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 
 from crsbench.config import DatasetEntry, Task
 from crsbench.data.readers import RESERVED, ImageTable, read_images
@@ -158,8 +157,8 @@ def read_contents(path: Path | str) -> np.ndarray:
 
     Empty for images that were not scanned.
     """
-    contents = pq.read_table(path, columns=["content_sha256"]).column(0)
-    return contents.to_numpy().astype("S")
+    contents, _ = read_table(path, columns=["content_sha256"])
+    return contents["content_sha256"].to_numpy().astype("S")
 
 
 def _join_groups(groups: Sequence[str], contents: Sequence[str]) -> list[str]:

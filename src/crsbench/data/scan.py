@@ -20,6 +20,7 @@ import pandas as pd
 
 from crsbench.data.near_duplicates import perceptual_hash
 from crsbench.errors import UserError
+from crsbench.files import checksum
 from crsbench.images.decoding import MissingExtraError, decode
 from crsbench.progress import progress
 
@@ -75,7 +76,8 @@ def scan_images(
         for (path, stamp), result in rows:
             known[path, stamp] = asdict(result)
             if result.content_sha256:  # a file that couldn't be read may be readable next time
-                cache.write(json.dumps([stamp, known[path, stamp]]) + "\n")
+                line = json.dumps([stamp, known[path, stamp]])
+                cache.write(f"{checksum(line)} {line}\n")
                 cache.flush()
     missing = [asdict(ScannedImage(path, "the file is missing")) for path in paths]
     return pd.DataFrame(
@@ -136,12 +138,16 @@ def _stamp(file: Path, max_pixels: int) -> str | None:
 
 def _read_cache(file: Path) -> dict[tuple[str, str], dict[str, Any]]:
     known = {}
-    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
+    lines = file.read_bytes().decode(errors="replace").splitlines() if file.is_file() else ()
+    for line in lines:
         try:
-            stamp, result = json.loads(line)
+            written, _, text = line.partition(" ")
+            if written != checksum(text):
+                continue  # the half line of a killed scan, or one that was damaged
+            stamp, result = json.loads(text)
             known[result["path"], stamp] = asdict(ScannedImage(**result))
         except (ValueError, TypeError, KeyError):
-            continue  # the half line of a killed scan, or a line of an older release
+            continue  # a line of an older release
     return known
 
 

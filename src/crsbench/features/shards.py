@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from crsbench.errors import UserError
 from crsbench.features.store import FeatureWriter
-from crsbench.files import whole_or_absent
+from crsbench.files import read_arrays, write_arrays
 
 SHARD_IMAGES = 512
 """How many images a killed extraction loses at most; with 16 views of 1,152 numbers 38 MB."""
@@ -57,13 +58,12 @@ class ShardedFeatures:
         """Whether a shard is there, whole."""
         try:
             return len(self._rows(shard)) == sum(len(self._conditions[index]) for index in shard)
-        except (OSError, ValueError, EOFError):
+        except UserError:
             return False
 
     def keep(self, shard: range, rows: np.ndarray) -> None:
         """rows: (views, width) float32."""
-        with whole_or_absent(self._file(shard)) as part, part.open("wb") as handle:
-            np.save(handle, rows, allow_pickle=False)
+        write_arrays(self._file(shard), rows=rows)
 
     def write(self, metadata: Mapping[str, Any]) -> None:
         """Write each condition's file from the shards, then remove these."""
@@ -81,7 +81,7 @@ class ShardedFeatures:
         shutil.rmtree(self._root, ignore_errors=True)
 
     def _file(self, shard: range) -> Path:
-        return self._folder / f"{shard.start:08d}.npy"
+        return self._folder / f"{shard.start:08d}.npz"
 
     def _rows(self, shard: range) -> np.ndarray:
-        return np.load(self._file(shard), mmap_mode="r", allow_pickle=False)
+        return read_arrays(self._file(shard))["rows"]

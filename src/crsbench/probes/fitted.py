@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,16 +10,10 @@ from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from crsbench.errors import UserError
-from crsbench.files import whole_or_absent
+from crsbench.files import damaged, read_arrays, write_arrays
 
 _ROWS_AT_ONCE = 4096  # bounds the float64 copy of the features
 _KIND = "crsbench probe: "
-# What a file that is cut off, changed or of another kind raises.
-_DAMAGE = (
-    *(OSError, EOFError, zipfile.BadZipFile, zlib.error),
-    *(ValueError, TypeError, AttributeError, IndexError),
-)
 
 
 @dataclass(frozen=True)
@@ -189,31 +181,21 @@ _Probe = TypeVar("_Probe", bound=_Storable)
 
 
 def save_probe(path: Path | str, kind: str, probe: _Storable) -> None:
-    """Write a probe as an npz, whole or not at all.
-
-    `np.savez` stamps every member with 1980-01-01, so equal content gives equal bytes.
-    """
+    """Write a probe as an npz, whole or not at all."""
     arrays = {field.name: np.asarray(getattr(probe, field.name)) for field in fields(probe)}
-    if any(array.dtype.hasobject for array in arrays.values()):
-        raise ValueError("a probe file holds plain arrays only.")
-    with whole_or_absent(path) as part, part.open("wb") as handle:
-        np.savez(handle, kind=np.asarray(_KIND + kind), **arrays)
+    write_arrays(path, kind=np.asarray(_KIND + kind), **arrays)
 
 
 def load_probe(path: Path | str, kind: str, cls: type[_Probe]) -> _Probe:
     """Read what `save_probe` wrote; raises UserError naming the file when it is anything else."""
+    arrays = read_arrays(path)
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
         _check_names(arrays, kind, {field.name for field in fields(cls)})
         values = {name: a if a.ndim else a.item() for name, a in arrays.items()}
         probe = cls(**values)
         _check_shapes(probe)
-    except FileNotFoundError as error:
-        raise UserError(f"The probe file {path} does not exist.") from error
-    except _DAMAGE as error:
-        reason = f"{path} is no readable probe file ({error}); delete it and rerun."
-        raise UserError(reason) from error
+    except (ValueError, TypeError, AttributeError, IndexError) as error:
+        raise damaged(path, error) from error
     return probe
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 from crsbench.files import read_table
 from crsbench.overlap import Overlaps
 from crsbench.score import SEED_MEAN, Scoring
+from crsbench.studies.base import read_figure
 
 Entries = Mapping[str, Mapping[str, Any]]
 
@@ -51,7 +52,7 @@ class MadeStudy:
     def read(cls, table_file: Path | str, figure_file: Path | str) -> MadeStudy:
         table, told = read_table(table_file)
         drawn = told.get("drawn", True)  # else the figure says no more than the sentence
-        figure = Path(figure_file).read_text(encoding="utf-8") if drawn else ""
+        figure = read_figure(figure_file) if drawn else ""
         return cls(table, told["sentence"], told["findings"], figure)
 
 

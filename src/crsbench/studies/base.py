@@ -12,7 +12,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from crsbench.drawing import GROUP_COLOURS, house_style, short, svg_text
-from crsbench.files import read_table, whole_or_absent, write_table
+from crsbench.files import (
+    BLANK_SEAL,
+    read_sealed,
+    read_table,
+    sealed,
+    whole_or_absent,
+    write_table,
+)
 from crsbench.overlap import Overlaps
 from crsbench.score import (
     AGGREGATE,
@@ -189,9 +196,14 @@ def write_study(
             study.draw(figure)
         svg = svg_text(figure)
     with whole_or_absent(figure_file) as part:
-        part.write_text(svg, encoding="utf-8")
+        part.write_bytes(sealed(b"%s<!-- %s -->\n" % (svg.encode(), BLANK_SEAL)))
     table = study.table if overlaps is None else overlaps.add_to(study.table)
     write_table(table_file, table, metadata)
+
+
+def read_figure(figure_file: Path | str) -> str:
+    """The `<svg>` element of a study's figure; UserError when it is not what was written."""
+    return read_sealed(figure_file).rpartition(b"<!--")[0].decode()
 
 
 def read_sentence(table_file: Path | str) -> str:

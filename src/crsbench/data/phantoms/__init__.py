@@ -26,7 +26,7 @@ from crsbench.data.phantoms.chest import paint_chest
 from crsbench.data.phantoms.fundus import paint_fundus
 from crsbench.data.phantoms.skin import paint_skin
 from crsbench.errors import UserError
-from crsbench.files import whole_or_absent
+from crsbench.files import read_json, sha256_of_file, whole_or_absent, write_json
 from crsbench.progress import progress
 
 __all__ = [
@@ -35,12 +35,16 @@ __all__ = [
     "Case",
     "Phantom",
     "PhantomKind",
+    "check_phantoms",
     "describe",
     "draw",
     "write_phantoms",
 ]
 
 MIN_SIZE = 32
+
+DIGESTS = "digests.json"
+"""Beside the table: the SHA-256 of every file of a set."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ def write_phantoms(folder: Path, kind: str, site: str, count: int, size: int) ->
     The table has the columns image_id, path (relative to ``folder``), label (labels joined by
     ``|``), group and the kind's subgroups, sorted by image_id. It appears only when every image is
     complete; each file is written under a temporary name, synced and renamed, so a rerun after a
-    kill gives the same bytes.
+    kill gives the same bytes. ``folder/digests.json`` has the SHA-256 of them all.
 
     Raises:
         UserError: unknown kind or site, a count below 1 or a size below `MIN_SIZE`.
@@ -96,18 +100,34 @@ def write_phantoms(folder: Path, kind: str, site: str, count: int, size: int) ->
         raise UserError(f"Phantom count is {count}; at least 1 is needed.")
     table = folder / "table.csv"
     table.unlink(missing_ok=True)  # an older table must not vouch for images being replaced
-    rows = []
+    rows, digests = [], {}
     for index in progress(range(count), f"{kind} phantoms ({site})", count, "image"):
         phantom = draw(kind, site, index, size)
         path = f"images/{phantom.image_id}.png"
         with whole_or_absent(folder / path) as part:
             phantom.image.save(part, format="PNG")
+            digests[path] = sha256_of_file(part)
         label = "|".join(phantom.labels)
         rows.append([phantom.image_id, path, label, phantom.group, *phantom.subgroups.values()])
     with whole_or_absent(table) as part, part.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(["image_id", "path", "label", "group", *KINDS[kind].subgroups])
         writer.writerows(sorted(rows))
+        stream.flush()
+        write_json(folder / DIGESTS, {**digests, table.name: sha256_of_file(part)})
+
+
+def check_phantoms(folder: Path) -> None:
+    """Raises UserError naming a file of `write_phantoms` that is not as it was written."""
+    try:
+        file = folder / DIGESTS
+        for name, digest in read_json(file).items():
+            file = folder / name
+            if sha256_of_file(file) != digest:
+                raise ValueError
+    except (OSError, ValueError, UserError) as error:
+        table = folder / "table.csv"  # what the workflow draws the whole set for
+        raise UserError(f"{file} is not as it was drawn; delete {table} and rerun.") from error
 
 
 def _check(kind: str, site: str, size: int) -> None:

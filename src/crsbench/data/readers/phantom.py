@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from crsbench.config import DatasetEntry
-from crsbench.data.phantoms import KINDS
+from crsbench.data.phantoms import KINDS, check_phantoms
 from crsbench.data.readers.table import read_table_dataset
 from crsbench.data.readers.tables import ImageTable
 
 
 def read_phantom(entry: DatasetEntry, root: Path) -> ImageTable:
-    """Read a phantom set by the `table` reader."""
+    """Read a phantom set by the `table` reader, once its files are known to be whole."""
+    check_phantoms(root)
     subgroups = list(KINDS[entry.spec["phantom"]["kind"]].subgroups)
     columns = {"id": "image_id", "path": "path", "label": "label", "group": "group"}
     spec = {**entry.spec, "table": "table.csv", "columns": {**columns, "subgroups": subgroups}}
