@@ -10,6 +10,7 @@ import pytest
 
 from crsbench import worker
 from crsbench.errors import UserError
+from crsbench.files import read_json
 from crsbench.worker import in_worker
 
 WRITE = "crsbench.files:write_json"
@@ -17,14 +18,14 @@ WRITE = "crsbench.files:write_json"
 
 def test_a_process_is_used_again_and_does_the_work(tmp_path: Path) -> None:
     in_worker(WRITE, str(tmp_path / "a.json"), {"ü": [1, 2.5, None]})
-    assert json.loads((tmp_path / "a.json").read_text("utf-8")) == {"ü": [1, 2.5, None]}
+    assert read_json(tmp_path / "a.json") == {"ü": [1, 2.5, None]}
     pids = {process.pid for process in worker._idle}
     in_worker(WRITE, str(tmp_path / "b.json"), {})
     assert {process.pid for process in worker._idle} == pids
 
 
 def test_what_goes_wrong_is_raised_here_and_the_process_lives_on(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"a\.json is no readable JSON file"):
+    with pytest.raises(UserError, match=r"a\.json is missing"):
         in_worker("crsbench.files:read_json", str(tmp_path / "a.json"))
     with pytest.raises(RuntimeError, match=r"AttributeError: .*no attribute 'nothing'"):
         in_worker("crsbench.files:nothing")
