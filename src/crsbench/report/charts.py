@@ -187,7 +187,8 @@ def _params(**values: Any) -> list[Spec]:
 
 
 def _y(field: str, title: str, domain: list[float] | None = None, **more: Any) -> Spec:
-    scale: Spec = {"zero": False, "nice": True} if domain is None else {"domain": domain}
+    # A domain that ends on one of the axis's own ticks: else titles stand at different heights.
+    scale: Spec = {"zero": False, "nice": 6} if domain is None else {"domain": domain}
     return {"field": field, "type": "quantitative", "title": title, "scale": scale, **more}
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.figure import Figure
 
+from crsbench.drawing import short
 from crsbench.score import AXES
 from crsbench.stats import spearman_rho
 from crsbench.studies.base import MIN_ENCODERS, Finding, Inputs, Study, not_run, number
@@ -157,5 +158,6 @@ def _draw(figure: Figure, inputs: Inputs, table: pd.DataFrame) -> None:
         panel.axvline(0, color="black", linewidth=0.6)
         panel.set_yticks(places, rows["predictor"])
         panel.set(
-            xlim=(-1.05, 1.05), xlabel=f"Spearman's ρ with macro-AUROC on {inputs.title(target)}"
+            xlim=(-1.05, 1.05),
+            xlabel=f"Spearman's ρ with macro-AUROC\non {short(inputs.title(target), 40)}",
         )
