@@ -352,6 +352,20 @@ def test_studies_that_are_not_asked_for_leave_no_trace(project: Project) -> None
 def test_a_subgroup_column_that_no_data_set_has_is_told(project: Project) -> None:
     project.edit("config", lambda c: c["studies"]["subgroups"].update(columns=["sex", "veiw"]))
     told(project.run("--", "results/studies/subgroups.parquet"), r"'veiw'.*did you mean 'view'")
+    # A column of a data set that the panel lacks is no mistake: it is told, and left out.
+    aside = {"title": "Aside", "licence": "CC0-1.0", "task": "multiclass", "classes": ["a", "b"]}
+    aside |= {
+        "reader": "phantom",
+        "phantom": {"kind": "skin", "site": "home", "count": 9, "size": 32},
+    }
+    project.edit("datasets", lambda c: c.update(aside=aside))
+    project.edit("config", lambda c: c["studies"]["subgroups"].update(columns=["sex", "skin_tone"]))
+    ended = project.run("--", "results/studies/subgroups.parquet")
+    assert ended.returncode == 0, ended.stderr
+    assert "no data set of the panel has it: skin_tone." in ended.stdout + ended.stderr
+    found = pd.read_parquet(project.results / "studies/subgroups.parquet")
+    assert set(found["column"]) == {"sex"}
+    assert found["overlap"].isin(["no", "unknown"]).all()
 
 
 def test_published_figures_that_the_run_lacks_stay_empty(finished: Project) -> None:

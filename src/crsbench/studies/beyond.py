@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from crsbench.config import CLEAN, Config, nearest
+from crsbench.config import CLEAN, Config, nearest, read_closed
 from crsbench.data.manifest import Manifest, read_manifest
+from crsbench.data.readers import stated_subgroups
 from crsbench.data.splits import CALIBRATION, TEST, TRAIN, read_split
 from crsbench.errors import UserError
 from crsbench.features.store import read_features
@@ -88,16 +89,27 @@ class _Sources:
         self.config, self.grid, self.layout = config, Grid(config), Layout(config.results)
         self.readers: dict[str, CellReader] = {}
         self.manifests: dict[str, Manifest] = {}
-        columns = config.settings["studies"].get("subgroups", {}).get("columns", ())
-        every = [*config.datasets, *config.targets]
+        self._check_columns(config.settings["studies"].get("subgroups", {}).get("columns", ()))
+
+    def _check_columns(self, columns: Sequence[str]) -> None:
+        """Each is of a data set of the panel, or of another one in the registry: that is told."""
+        every = [*self.config.datasets, *self.config.targets]
         known = {name for of in every for name in self.manifest(of).subgroups} if columns else set()
-        for name in columns:
-            if name not in known:
+        lacking = [name for name in columns if name not in known]
+        if not lacking:
+            return
+        file = self.config.home / self.config.settings["dataset_registry"]
+        registry = read_closed(file, self.config.home, "datasets")
+        elsewhere = {name for spec in registry.values() for name in stated_subgroups(spec)}
+        for name in lacking:
+            if name not in elsewhere:
                 raise UserError(
                     f"studies.subgroups.columns has '{name}', which is a subgroup column of none "
                     f"of the data sets{nearest(name, sorted(known))}; they have: "
                     f"{', '.join(sorted(known))}."
                 )
+        left_out = ", ".join(lacking)
+        print(f"Left out of studies.subgroups, for no data set of the panel has it: {left_out}.")
 
     def manifest_file(self, dataset: str) -> str:
         return self.layout.at(self.layout.manifest, dataset=dataset)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from crsbench.config import DatasetEntry
+from crsbench.data.phantoms import KINDS
 from crsbench.data.readers import (
     aptos2019,
     chexpert,
@@ -32,6 +34,7 @@ __all__ = [
     "Reader",
     "read_images",
     "source_tables",
+    "stated_subgroups",
 ]
 
 
@@ -77,6 +80,16 @@ def read_images(entry: DatasetEntry, root: Path) -> ImageTable:
     table = READERS[entry.spec["reader"]].read(entry, root)
     check_links(entry, root, table.frame["path"])
     return table
+
+
+def stated_subgroups(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """The subgroup columns that a registry entry itself states: a table's, or a phantom's.
+
+    Those of the publishers' layouts are known from their manifests.
+    """
+    if spec.get("reader") == "phantom":
+        return KINDS[spec["phantom"]["kind"]].subgroups
+    return tuple(spec.get("columns", {}).get("subgroups", ()))
 
 
 def source_tables(entry: DatasetEntry, root: Path) -> list[Path]:
