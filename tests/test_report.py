@@ -160,6 +160,17 @@ def test_every_table_marks_what_pretraining_had(
     assert "overlap" not in csv["bootstrap_pairs.csv"]
 
 
+def test_a_page_is_made_where_no_encoder_is_ranked(
+    page: Callable[..., str], made: dict[str, Material], tmp_path: Path
+) -> None:
+    page()
+    tables = made["last"].tables
+    unscored = tables["crs"].assign(crs=np.nan, missing="there is one encoder")
+    material = replace(made["last"], tables={**tables, "crs": unscored})
+    write_report(tmp_path / "unranked.html", material)
+    assert "No encoder has a score." in (tmp_path / "unranked.html").read_text("utf-8")
+
+
 def test_cells_left_out_are_named_with_their_reason(
     page: Callable[..., str], made: dict[str, Material], tmp_path: Path
 ) -> None:

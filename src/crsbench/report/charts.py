@@ -111,7 +111,8 @@ def _ranks(material: Material) -> Rows:
     names as its label, with a † where pre-training had the images."""
     crs = material.tables["crs"]
     own = crs[~crs["floor"] & crs["crs"].notna()].sort_values(["dataset", "crs_rank", "encoder"])
-    seen = [summary(found.values()) == "yes" for found in material.overlaps.of_rows(own)]
+    answers = pd.Series(map(summary, map(dict.values, material.overlaps.of_rows(own))), own.index)
+    seen = answers.eq("yes")
     titles = own["encoder"].map(material.titles)
     shared = own.assign(title=titles.mask(seen, "† " + titles))
     labels = shared.groupby(["dataset", "crs_rank"])["title"].transform(" = ".join)
