@@ -176,7 +176,10 @@ def test_the_trunk_of_a_classifier_is_found_below_its_prefix(tmp_path: Path) -> 
     classifier = transformers.ViTForImageClassification(transformers.ViTConfig(**VIT))
     randomised(classifier).save_pretrained(tmp_path)
     x = images(64)
-    encoder = load("ViTModel", "class_token", tmp_path, prefix=["vit."])
+    with pytest.raises(UserError, match=r"2 tensors beside the image tower .*: classifier\.bias, "):
+        load("ViTModel", "class_token", tmp_path, prefix=["vit."])
+    beside = {"prefix": ["vit."], "left_over": ["classifier."]}
+    encoder = load("ViTModel", "class_token", tmp_path, **beside)
     wanted = classifier.vit(pixel_values=x).last_hidden_state[:, 0]
     torch.testing.assert_close(encoder.encode(x), wanted)
 

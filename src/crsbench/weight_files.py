@@ -192,7 +192,8 @@ def general_twin(entry: EncoderEntry) -> EncoderEntry | None:
     twin = entry.spec.get("general_twin")
     if twin is None:
         return None
-    of_specialist = ("checkpoint", "prefix", "gated", "general_twin", "width", "blocks")
+    of_specialist = ("checkpoint", "prefix", "left_over", "gated", "general_twin")
+    of_specialist += ("width", "blocks")
     spec = {key: value for key, value in entry.spec.items() if key not in of_specialist}
     own = {key: value for key, value in twin.items() if key != "if_equal"}
     return dataclasses.replace(entry, name=twin["title"], spec={**spec, **own})

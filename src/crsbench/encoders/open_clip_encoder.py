@@ -26,6 +26,13 @@ from crsbench.encoders.weights import (
 from crsbench.errors import UserError
 from crsbench.weight_files import beside, fetch
 
+# The rest of the library's models: the text tower as CLIP has it, or as a module of its own, and
+# the loss's two numbers.
+_TEXT_AND_LOSS = (
+    *("transformer.", "token_embedding.", "positional_embedding", "ln_final.", "text_projection"),
+    *("text.", "logit_scale", "logit_bias"),
+)
+
 
 class ClipEncoder(torch.nn.Module):
     """CLIP's own transformer, with its projection or, with `proj` None, without."""
@@ -147,8 +154,8 @@ def load(
     del home
     config = _configuration(entry, weights_root)
     tower = _tower(entry, config)
-    # The other tensors are the text tower's and the loss's (logit_scale, logit_bias).
-    load_strictly(tower, fetch_tensors(entry, weights_root, prefixes=["visual."]), entry.name)
+    tensors = fetch_tensors(entry, weights_root, prefixes=["visual."], left_over=_TEXT_AND_LOSS)
+    load_strictly(tower, tensors, entry.name)
     digest = sha256_of_tensors(tower.state_dict())
     return freeze(_encoder(entry, config, tower), device), digest
 

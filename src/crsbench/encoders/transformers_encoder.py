@@ -28,6 +28,11 @@ Feature = Literal["pooled", "class_token", "mean_patches"]
 _BLOCK_LISTS = ("layers", "layer", "stages")
 _FINAL_NORMS = ("post_layernorm", "layernorm", "layer_norm", "norm", "rms_norm")
 
+# The rest of the library's own models of two towers (CLIP, SigLIP).
+_TEXT_AND_LOSS = (
+    *("text_model.", "text_projection.", "visual_projection.", "logit_scale", "logit_bias"),
+)
+
 # The numbers 0, 1, 2 … of the positions, which the library saved until 4.31 and derives since.
 _DERIVED = {"embeddings.position_ids"}
 
@@ -216,7 +221,8 @@ def load(
     del home
     model_class = _model_class(entry)
     config = _config(entry, weights_root, model_class.config_class)
-    tensors = fetch_tensors(entry, weights_root, prefixes=entry.prefixes)
+    beside = _TEXT_AND_LOSS if "prefix" in entry.spec else ()
+    tensors = fetch_tensors(entry, weights_root, prefixes=entry.prefixes, left_over=beside)
     for name in _DERIVED & tensors.keys():
         del tensors[name]
     tower = _loaded(entry, model_class, config, tensors)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from safetensors import safe_open
 
 from crsbench.config import EncoderEntry
 from crsbench.errors import UserError
-from crsbench.shards import shards_of
+from crsbench.shards import shard_of_tensor
 from crsbench.weight_files import INDEX, beside, fetch
 
 
@@ -43,24 +43,29 @@ def fetch_tensors(
     *,
     prefixes: Sequence[str] = ("",),
     wrapper: str | None = None,
+    left_over: Sequence[str] = (),
 ) -> dict[str, torch.Tensor]:
     """The tensors of an encoder's weights, read without executing anything that the file holds.
 
     The weights file is a safetensors file, the index of safetensors shards (only the shards that
     hold a wanted tensor are fetched and read), or a torch checkpoint, whose tensors stand under the
     key `wrapper` if it has it. Only the tensors below a prefix are wanted, by their names without
-    it; of several prefixes the first that occurs counts.
+    it; of several prefixes the first that occurs counts. How the names of all others begin must be
+    said in `left_over`, or by the entry's key of that name.
     """
     file = fetch(entry, weights_root)
     try:
-        if file.name.endswith(INDEX):
-            shards = shards_of(file, prefixes)
-            parts = [fetch(entry, weights_root, beside(entry, shard)) for shard in shards]
-            tensors = {n: t for part in parts for n, t in _read_safetensors(part, prefixes).items()}
-        elif file.suffix == ".safetensors":
-            tensors = _read_safetensors(file, prefixes)
-        else:
-            tensors = _read_torch(file, entry.name, wrapper)
+        names, read = _opened(entry, weights_root, file, wrapper)
+        prefix = next((p for p in prefixes if any(n.startswith(p) for n in names)), None)
+        if prefix is None:
+            raise UserError(
+                f"Encoder '{entry.name}': {file} holds no tensor below "
+                f"{' or '.join(repr(p) for p in prefixes)}; it holds '{min(names, default='')}' …"
+            )
+        known = (*left_over, *entry.spec.get("left_over", ()))
+        rest = [name for name in names if name.startswith(known) or not name.startswith(prefix)]
+        _check_rest(entry, file, [name for name in rest if not name.startswith(known)])
+        tensors = read(set(names) - set(rest))
     except UserError:
         raise
     except Exception as error:
@@ -68,22 +73,47 @@ def fetch_tensors(
         raise UserError(
             f"Encoder '{entry.name}': {file} is no readable checkpoint ({reason})."
         ) from error
-    prefix = next((p for p in prefixes if any(n.startswith(p) for n in tensors)), None)
-    if prefix is None:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+
+
+def _check_rest(entry: EncoderEntry, file: Path, unknown: Sequence[str]) -> None:
+    if unknown:
+        starts = dict.fromkeys(".".join(name.split(".")[:2]) for name in sorted(unknown))
+        shown = ", ".join(list(starts)[:5]) + (" …" if len(starts) > 5 else "")
         raise UserError(
-            f"Encoder '{entry.name}': {file} holds no tensor below "
-            f"{' or '.join(repr(p) for p in prefixes)}; it holds '{min(tensors, default='')}' …"
+            f"Encoder '{entry.name}': {file} holds {len(unknown)} tensors beside the image tower "
+            f"that `left_over` of its entry does not name: {shown}; how their names begin belongs "
+            "there, if the tower has no use for them."
         )
-    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
 
 
-def _read_safetensors(file: Path, prefixes: Sequence[str]) -> dict[str, torch.Tensor]:
+Read = Callable[[Set[str]], dict[str, torch.Tensor]]
+
+
+def _opened(
+    entry: EncoderEntry, weights_root: Path, file: Path, wrapper: str | None
+) -> tuple[list[str], Read]:
+    """The names of all tensors of a weights file, and what reads some of them."""
+    if file.name.endswith(INDEX):
+        shards = shard_of_tensor(file)
+
+        def read(wanted: Set[str]) -> dict[str, torch.Tensor]:
+            parts = sorted({shards[name] for name in wanted})
+            files = [fetch(entry, weights_root, beside(entry, part)) for part in parts]
+            return {n: t for part in files for n, t in _read_safetensors(part, wanted).items()}
+
+        return list(shards), read
+    if file.suffix == ".safetensors":
+        with safe_open(file, framework="pt") as content:
+            return list(content.keys()), lambda wanted: _read_safetensors(file, wanted)
+    tensors = _read_torch(file, entry.name, wrapper)
+    return list(tensors), lambda wanted: {n: t for n, t in tensors.items() if n in wanted}
+
+
+def _read_safetensors(file: Path, wanted: Set[str]) -> dict[str, torch.Tensor]:
     with safe_open(file, framework="pt") as content:
-        return {
-            name: content.get_tensor(name)
-            for name in content.keys()  # noqa: SIM118 - not a mapping
-            if name.startswith(tuple(prefixes))
-        }
+        names = [name for name in content.keys() if name in wanted]  # noqa: SIM118 - no mapping
+        return {name: content.get_tensor(name) for name in names}
 
 
 def _read_torch(file: Path, encoder: str, wrapper: str | None) -> dict[str, torch.Tensor]:
