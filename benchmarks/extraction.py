@@ -47,6 +47,7 @@ from crsbench.encoders.base import LoadedEncoder
 from crsbench.encoders.preprocessing import Preprocessing
 from crsbench.features.extraction import ImageViews, extract, geometries_of
 from crsbench.features.store import read_features
+from crsbench.files import sha256_number
 from crsbench.images.canonical import read_canonical
 from crsbench.images.perturbations import VALUES_AT_ONCE, gaussian_weights, perturb
 from crsbench.memory import keep_freed_memory
@@ -120,7 +121,12 @@ def users(image: Image.Image, condition: str, name: str) -> Image.Image:
         )
         noisy = np.sqrt((values + real) ** 2 + imaginary**2)
         return Image.fromarray(np.clip(np.rint(noisy), 0, 255).astype(np.uint8))
-    return perturb(image, condition, name, LEVELS)  # the same call, and its offset
+    random = np.random.Generator(np.random.SFC64(sha256_number(name, kind, severity)))
+    width, height = (round(side * level) for side in image.size)
+    left = int(random.integers(image.width - width + 1))  # at our offset, so that features compare
+    top = int(random.integers(image.height - height + 1))
+    box = (left, top, left + width, top + height)
+    return image.resize(image.size, Image.Resampling.BICUBIC, box=box)
 
 
 def plain(image: Image.Image, condition: str, name: str) -> Image.Image:
@@ -129,8 +135,6 @@ def plain(image: Image.Image, condition: str, name: str) -> Image.Image:
     The noise is rounded as ours is: a level more or less in one pixel of a million would show in
     the features by more than 1e-5.
     """
-    from crsbench.files import sha256_number
-
     kind, severity = condition.rsplit("-", 1)
     level = LEVELS[kind][int(severity) - 1]
     values = np.asarray(image).astype(float)
