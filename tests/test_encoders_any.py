@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +16,11 @@ import pytest
 import timm
 import torch
 import transformers
+from conftest import NAME_ENCODERS
 from safetensors.torch import load_file, save_file
 from test_encoders_panel import CPU, DEPTHS, HOME, images, randomised
 
-from crsbench.config import EncoderEntry
+from crsbench.config import EncoderEntry, load_config
 from crsbench.encoders import LoadedEncoder, load_encoder
 from crsbench.encoders.conformance import check_encoder
 from crsbench.errors import UserError
@@ -180,6 +184,28 @@ def test_the_trunk_of_a_classifier_is_found_below_its_prefix(tmp_path: Path) -> 
         load("ViTModel", "class_token", tmp_path, prefix=["vit."])
     beside = {"prefix": ["vit."], "left_over": ["classifier."]}
     encoder = load("ViTModel", "class_token", tmp_path, **beside)
+    wanted = classifier.vit(pixel_values=x).last_hidden_state[:, 0]
+    torch.testing.assert_close(encoder.encode(x), wanted)
+
+
+@torch.inference_mode()
+def test_the_entry_in_the_docs_loads_a_classifiers_checkpoint(
+    settings: Callable[[str], dict[str, Any]], tmp_path: Path
+) -> None:
+    text = (HOME / "docs/encoders.md").read_text("utf-8")
+    block = re.search(r"^    vit_of_the_hub:\n(?:     .*\n)+", text, re.MULTILINE)
+    assert block is not None
+    (tmp_path / "encoders.yaml").write_text(textwrap.dedent(block[0]))
+    registry = {"encoder_registry": str(tmp_path / "encoders.yaml"), "encoders": ["vit_of_the_hub"]}
+    content = {k: v for k, v in settings("demo").items() if k not in NAME_ENCODERS} | registry
+    content["studies"]["baseline_encoder"] = "vit_of_the_hub"
+    entry = load_config(content, HOME).encoders["vit_of_the_hub"]
+    small = VIT | {"image_size": 224}
+    classifier = transformers.ViTForImageClassification(transformers.ViTConfig(**small))
+    randomised(classifier).save_pretrained(tmp_path)
+    local = {**entry.spec, "weights": {"file": entry.spec["weights"]["file"]}}
+    encoder = load_encoder(dataclasses.replace(entry, spec=local), HOME, tmp_path, CPU)
+    x = images(224)
     wanted = classifier.vit(pixel_values=x).last_hidden_state[:, 0]
     torch.testing.assert_close(encoder.encode(x), wanted)
 
