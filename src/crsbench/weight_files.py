@@ -110,6 +110,7 @@ def _package_folder(encoder: str, package: str) -> Path:
 
 def _from_hub(entry: EncoderEntry, name: str, download: bool) -> Path:
     from huggingface_hub import hf_hub_download  # here: most panels that are planned need no hub
+    from huggingface_hub.errors import GatedRepoError
 
     weights = entry.spec["weights"]
     repository, revision = weights["hub"], weights.get("revision") or "main"
@@ -119,7 +120,7 @@ def _from_hub(entry: EncoderEntry, name: str, download: bool) -> Path:
         terms = (
             f" accept its terms at https://huggingface.co/{repository}, log in with "
             "`hf auth login`, and"
-            if entry.spec.get("gated")
+            if entry.spec.get("gated") or isinstance(error, GatedRepoError)
             else ""
         )
         files = dict.fromkeys([*configuration_beside(entry), weights["file"], name])
@@ -138,8 +139,25 @@ def _at(revision: str) -> list[str]:
 
 
 def _reason(error: Exception) -> str:
-    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
+    if isinstance(error, GatedRepoError):
+        if error.response.status_code == 401:
+            return "the hub wants a login, 401"
+        return (
+            "the hub has not granted access to this login, 403; a fine-grained token also needs "
+            "the right to read gated repositories"
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        return "the hub knows no such repository, or it is private"
+    if isinstance(error, RevisionNotFoundError):
+        return "the repository has no such revision"
     if isinstance(error, LocalEntryNotFoundError):
         return "it is not in the local cache and the hub was not reached"
     if isinstance(error, EntryNotFoundError):
