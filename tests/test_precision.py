@@ -17,6 +17,7 @@ from crsbench.encoders.preprocessing import Preprocessing
 from crsbench.errors import UserError
 from crsbench.features.agreement import check_agreement
 from crsbench.features.extraction import ImageViews, extract
+from crsbench.features.overflow import first_not_finite
 from crsbench.features.store import read_features
 
 CPU = torch.device("cpu")
@@ -199,6 +200,55 @@ def test_a_reduced_precision_that_loses_the_feature_is_told(
 def test_an_overflow_of_float16_is_told(views: ImageViews) -> None:
     with pytest.raises(UserError, match="non-finite feature for image"):
         check(views, lambda images: linear(images * 10000), "float16")
+
+
+class Deep(torch.nn.Module):
+    """Two layers whose sums grow by `scale` and the number of their inputs, and a norm."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.blocks = torch.nn.Sequential(
+            torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 16), torch.nn.Linear(16, 16)
+        )
+        self.norm = torch.nn.LayerNorm(16)
+        for linear in self.blocks[1:]:
+            torch.nn.init.constant_(linear.weight, scale)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.blocks(images + 2))
+
+
+def test_the_layer_that_overflows_is_named(views: ImageViews) -> None:
+    told = (
+        r"image '00' .*; the first part whose output is not finite is blocks\.2 \(Linear\); "
+        r"extraction\.precision: float32 may hold it\.$"
+    )
+    with pytest.raises(UserError, match=told):
+        check(views, Deep(30), "float16")
+    check(views, Deep(30))
+    with pytest.raises(UserError, match=r"not finite is blocks\.1 \(Linear\)\.$"):
+        check(views, Deep(torch.inf))
+
+
+def test_a_part_that_hands_on_more_than_a_tensor_is_looked_into() -> None:
+    assert first_not_finite(lambda x: x / 0, torch.ones(1)) == ""
+
+    class Part(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return {"states": (x, None, 3, [x * torch.inf])}
+
+    class Whole(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = Part()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.part(x)["states"][3][0]
+
+    whole = Whole()
+    assert first_not_finite(whole, torch.ones(1)) == "part (Part)"
+    assert not whole.part._forward_hooks
+    assert first_not_finite(torch.jit.script(torch.nn.ReLU()), torch.ones(1) * torch.inf) == ""
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])

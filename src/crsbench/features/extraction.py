@@ -16,6 +16,7 @@ from crsbench.config import CLEAN
 from crsbench.encoders import LoadedEncoder
 from crsbench.encoders.preprocessing import Preprocessing
 from crsbench.errors import UserError
+from crsbench.features.overflow import first_not_finite
 from crsbench.features.shards import ShardedFeatures
 from crsbench.images.canonical import read_canonical
 from crsbench.images.perturbations import perturb
@@ -207,11 +208,12 @@ def encode(
 ) -> np.ndarray:
     """Pixels (n, size, size, 3) on the device as features (n, width) float32.
 
-    Raises UserError for another shape, or naming the view and index of a value that is not finite.
+    Raises UserError for another shape, or naming the view and index of a value that is not finite
+    and, where it can be seen, the first module that gave one.
     """
-    reduced = precision != FLOAT32
+    autocast = torch.autocast(device.type, getattr(torch, precision), enabled=precision != FLOAT32)
     images = encoder.preprocessing.normalise(pixels)
-    with torch.autocast(device.type, getattr(torch, precision), enabled=reduced):
+    with autocast:
         rows = encoder.encode(images)
     if rows.ndim != 2 or len(rows) != len(names):
         raise UserError(
@@ -223,10 +225,14 @@ def encode(
     if not finite.all():
         first = int(np.argmin(finite))
         view, bad = names[first], np.flatnonzero(~np.isfinite(features[first]))
+        with autocast:
+            module = first_not_finite(encoder.encode, images[first : first + 1])
+        where = f"; the first part whose output is not finite is {module}" if module else ""
+        advice = "" if precision == FLOAT32 else "; extraction.precision: float32 may hold it"
         raise UserError(
             f"The encoder '{encoder.name}' gave a non-finite feature for image '{view.image_id}' "
             f"under the condition '{view.condition}': {features[first, bad[0]]} at index {bad[0]} "
-            f"({len(bad)} of {features.shape[1]} values are such)."
+            f"({len(bad)} of {features.shape[1]} values are such){where}{advice}."
         )
     return features
 
