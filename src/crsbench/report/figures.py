@@ -142,7 +142,7 @@ def profiles(figure: Figure, material: Material) -> None:
     handles: dict[str, object] = {}
     for panel in panels:
         handles |= dict(zip(*panel.get_legend_handles_labels()[::-1], strict=True))
-    shown = [short(material.titles[name]) for name in order[:HIGHLIGHTED]]
+    shown = [_label(material, name) for name in order[:HIGHLIGHTED]]
     named = [name for name in shown if name in handles]
     figure.legend(
         [handles[name] for name in named], named,
@@ -162,7 +162,7 @@ def ranks(figure: Figure, material: Material) -> None:
         ends = [int(own.at[encoder, key]) for key in ("auroc_rank", "crs_rank")]
         panel.plot([0, 1], ends, **_style(material, place, encoder))
         for side, rank in enumerate(ends):
-            names.setdefault((side, rank), []).append(short(material.titles[encoder], 22))
+            names.setdefault((side, rank), []).append(_label(material, encoder, 22))
     for (side, rank), shared in names.items():
         told = short(", ".join(shared), 30)
         text = f"{told}  {rank}" if side == 0 else f"{rank}  {told}"
@@ -189,7 +189,7 @@ def rank_probability(figure: Figure, material: Material) -> None:
     figure.set_size_inches(ONE_COLUMN + 1, 1.1 + 0.2 * len(grid))
     panel = figure.subplots()
     image = panel.imshow(grid.to_numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
-    panel.set_yticks(range(len(grid)), [short(material.titles[n]) for n in grid.index], fontsize=7)
+    panel.set_yticks(range(len(grid)), [_label(material, name) for name in grid.index], fontsize=7)
     panel.set_xticks(range(len(grid.columns)), [str(rank) for rank in grid.columns], fontsize=7)
     panel.set_xlabel("CRS rank")
     for (row, column), share in np.ndenumerate(grid.to_numpy()):
@@ -205,6 +205,12 @@ FIGURES: Mapping[str, Callable[[Figure, Material], None]] = {
     "ranks": ranks,
     "rank_probability": rank_probability,
 }
+
+
+def _label(material: Material, encoder: str, letters: int = 28) -> str:
+    """The encoder's name, after a † where pre-training had images of the panel."""
+    seen = summary(material.overlaps.of(encoder).values()) == "yes"
+    return ("† " if seen else "") + short(material.titles[encoder], letters)
 
 
 def _order(material: Material) -> list[str]:
@@ -224,7 +230,7 @@ def _style(material: Material, place: int, encoder: str) -> dict[str, object]:
         "color": COLOURS[place % len(COLOURS)],
         "linestyle": DASHES[place // 3 % len(DASHES)],
         **{"linewidth": 1.6, "marker": "o", "markersize": 3.5},
-        "label": short(material.titles[encoder]),
+        "label": _label(material, encoder),
     }
 
 
