@@ -3,8 +3,9 @@
     python benchmarks/crashes.py [--quick] [--kills N] [--seed N] [--folder FOLDER]
 
 Two lives at a time, each a small panel (tests/small_panel.py: two encoders, one set of drawn
-images, all the way to the report) that is killed five times at random moments, each time with
-SIGKILL: all of it, its main process alone, or one worker. Then it may run to its end, and every
+images, every study that a config may ask for, LoRA adaptation too, all the way to the report) that
+is killed ten times at random moments, each time with SIGKILL: all of it, its main process alone, or
+one worker. Then it may run to its end, and every
 file is compared with that of an undisturbed run. With --quick one life of two kills, with a few
 runs as its end. A life that differs is kept in the folder. Exits with 1 unless all is the same. The
 last line is one JSON object.
@@ -35,7 +36,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first life")
     parser.add_argument("--folder", type=Path, help="working folder (default: a temporary one)")
     arguments = parser.parse_args()
-    targets, kills_a_life = (QUICK, 2) if arguments.quick else ([], 5)
+    targets, kills_a_life = (QUICK, 2) if arguments.quick else ([], 10)
     wanted_kills = 1 if arguments.quick else arguments.kills
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="crashes-"))
     begun = time.monotonic()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from small_panel import DATASET, ENCODERS, SmallPanel, make
+from small_panel import DATASET, ENCODERS, SmallPanel, make, with_every_study
 
 VICTIMS = ("all", "main", "worker")
 """Everything at once, as when a machine goes down; the main process alone, whose workers go on; one
@@ -70,7 +70,7 @@ class Undisturbed:
 
 
 def undisturbed(folder: Path, *targets: str) -> Undisturbed:
-    panel = make(folder)
+    panel = with_every_study(make(folder))
     begun = time.time()
     panel.finish("--quiet", "rules", "--", *targets)
     seconds, made = time.time() - begun, panel.made()
@@ -86,7 +86,7 @@ def trial(folder: Path, seed: int, kills: int, wanted: Undisturbed, *targets: st
     the machine is. The folder is deleted, unless something differs.
     """
     chance = random.Random(seed)
-    panel = make(folder)
+    panel = with_every_study(make(folder))
     moments = sorted(chance.uniform(0, wanted.seconds) for _ in range(kills))
     happened = []
     for moment in moments:

@@ -496,5 +496,7 @@ def test_few_encoders_have_no_correlation_and_a_design_without_axes_says_so(
         for state, runs in inputs.states.items()
     }
     assert adaptation_axes(replace(inputs, **clean)).sentence.startswith("Not run: the runs do not")
+    floors = {name: {**spec, "group": "floor"} for name, spec in inputs.encoders.items()}
+    assert adaptation_axes(replace(inputs, encoders=floors)).sentence.startswith("Not run")
     with pytest.raises(ValueError, match="frozen and adapted runs differ"):
         replace(inputs, adapted=clean["adapted"])

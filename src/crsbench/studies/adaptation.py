@@ -177,6 +177,7 @@ def _scored(inputs: AdaptationInputs) -> pd.DataFrame:
     table = pd.concat(parts, ignore_index=True)
     table["group"] = [inputs.encoders[name]["group"] for name in table["encoder"]]
     ranks = table.pivot(index=["encoder", "dataset"], columns="state", values="crs_rank")
+    ranks = ranks.reindex(columns=[FROZEN, ADAPTED])  # without a ranked encoder there are none
     moves = (ranks[FROZEN] - ranks[ADAPTED]).rename("move").reset_index()
     table = table.merge(moves, on=["encoder", "dataset"])
     order = ["dataset", "encoder", "state"]
