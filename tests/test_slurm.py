@@ -153,3 +153,26 @@ def test_every_rule_that_runs_in_the_main_process_is_local() -> None:
     assert "all" in without_work
     assert sorted((in_process | without_work) - local) == []
     assert {"features", "probes", "manifest", "case_bootstrap"} <= set(rules) - local
+
+
+def test_every_rule_that_asks_for_a_gpu_or_for_memory_of_its_own_is_named_in_the_profile() -> None:
+    """By an example of a line for it: a rule must not be found missing on somebody's cluster."""
+    rules, local = rules_of_workflow()
+    asking = {
+        name
+        for name, body in rules.items()
+        if re.search(r"\n        (gpu|mem_mb|runtime)=", body) and name not in local
+    }
+    assert {"features", "adapt", "adapted_runs", "depth_features", "probes", "manifest"} <= asking
+    profile = (HOME / "profiles/slurm/config.yaml").read_text("utf-8")
+    named = set(re.findall(r"^#   (\w+): \{", profile, re.MULTILINE))
+    inherited = {f"{name}_together" for name in ("features", "shift_features")}
+    assert named == asking | inherited
+    # The one rule without a name of its own, a job of control probes, is told of beside them.
+    nameless = [
+        file.name
+        for file in (HOME / "workflow/rules").glob("*.smk")
+        if re.search(r"^ *rule:$", file.read_text("utf-8"), re.MULTILINE)
+    ]
+    assert nameless == ["control_probes.smk"]
+    assert "control_runs_ENCODER_DATASET" in profile

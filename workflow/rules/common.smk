@@ -147,12 +147,15 @@ def tell_what_was_made():
 
 
 def lift_rate_limit():
-    """No limit to the jobs a second where none is submitted.
+    """No limit to the jobs a second, unless one was asked for.
 
     Snakemake 9.27's limiter sets a timer at every round of its scheduler, and every timer starts
-    another round: while 12 probes were fitted there were 22,000, which took a core of their own.
+    another round: while 12 probes were fitted there were 22,000, which took a core of their own. A
+    longer span is no way out: the process does not end before its timers. The plugin for SLURM
+    submits two jobs at a time whatever the limit.
     """
-    if workflow.local_exec:
+    limit = workflow.scheduling_settings.max_jobs_per_timespan
+    if limit is not None and (limit.max_jobs, limit.timespan) == (100, 1):  # Snakemake's default
         workflow.scheduler.job_rate_limiter = None
 
 
