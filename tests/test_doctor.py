@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -53,7 +54,9 @@ def configured(
         datasets: dict[str, Any] | None = None,
         **changes: Any,
     ) -> Config:
-        content = plain_demo() | {"weights_root": str(tmp_path), "data_root": str(tmp_path)}
+        roots = ("weights_root", "data_root")
+        content = plain_demo() | dict.fromkeys(roots, str(tmp_path))
+        content |= {"results": str(tmp_path / "results")}
         for kind, own in (("encoder", encoders or {}), ("dataset", datasets or {})):
             shipped = yaml.safe_load((home / content[f"{kind}_registry"]).read_text("utf-8"))
             file = tmp_path / f"{kind}s.yaml"
@@ -120,7 +123,7 @@ def test_what_the_general_model_is_to_the_weights_is_told(
 ) -> None:
     save_file({"x": zeros(3)}, tmp_path / "local.safetensors")
     twin = {"title": "General", "weights": {"file": "general.safetensors"}}
-    config = configured({"local": {**LOCAL, "general_twin": twin}}, results=str(tmp_path / "r"))
+    config = configured({"local": {**LOCAL, "general_twin": twin}})
 
     def told() -> tuple[str, str, str]:
         row = encoder_row(config, "local")
@@ -338,6 +341,8 @@ def test_every_encoder_is_staged_or_told_before_staging_fails(
     own["there"]["general_twin"] = {"title": "General", "weights": {"file": "there.safetensors"}}
     with pytest.raises(UserError, match="1 of 4 encoders were not staged: absent; each says"):
         stage_all(configured(own))
+    kept = json.loads((tmp_path / "results/weights/.digests.cache.json").read_text("utf-8"))
+    assert str(tmp_path / "there.safetensors") in kept
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("not staged: Encoder 'absent': the weights file")
     assert lines[1:] == [
@@ -348,7 +353,7 @@ def test_every_encoder_is_staged_or_told_before_staging_fails(
 
 
 def test_timms_own_weights_are_staged_where_timm_looks_for_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    configured: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     folder = tmp_path / "models--timm--resnet18.a1_in1k"
@@ -361,6 +366,10 @@ def test_timms_own_weights_are_staged_where_timm_looks_for_them(
     (folder / "refs" / "main").write_text("a" * 40)
     (snapshot / "model.safetensors").touch()
     assert stage(entry, tmp_path) == [snapshot / "model.safetensors"]
+    row = encoder_row(configured({"own": dict(entry.spec)}), "own")
+    pinned = f"file: model.safetensors, sha256: {sha256_of_file(snapshot / 'model.safetensors')}"
+    assert (row.light, row.cells["pinned"]) == ("green", "no")
+    assert row.advice.endswith(f"`weights: {{hub: timm/resnet18.a1_in1k, {pinned}}}`.")
     unknown = EncoderEntry("own", "Own", "general", {**LOCAL, "weights": "hub", "model": "none"})
     with pytest.raises(UserError, match="timm knows no weights on the hub for 'none'"):
         stage(unknown, tmp_path)

@@ -23,7 +23,7 @@ from crsbench.features.store import read_metadata
 from crsbench.grid import Grid, Layout
 from crsbench.overlap import overlap
 from crsbench.sources import image_root
-from crsbench.weight_files import Digests, general_twin, pins, stage, with_file
+from crsbench.weight_files import Digests, general_twin, hub_named, pins, stage, with_file
 
 Light = Literal["green", "yellow", "red"]
 
@@ -178,7 +178,13 @@ def _origin(entry: EncoderEntry) -> str:
 def _pinned(entry: EncoderEntry, digests: Mapping[str, str]) -> tuple[str, str]:
     """Whether the entry pins every file that was found, and else the line that would."""
     if entry.spec["weights"] == "hub":
-        return "no", ""
+        named = hub_named(entry).spec["weights"]
+        line = ", ".join(f"{key}: {value}" for key, value in named.items())
+        digest = next(iter(digests.values()))
+        return "no", (
+            f"The encoder '{entry.name}': pin what you have, "
+            f"`weights: {{{line}, sha256: {digest}}}`."
+        )
     known = pins(entry)
     kinds = {kind for name in digests for kind in known.get(name, {"nothing": ""})}
     if kinds == {"sha256"}:

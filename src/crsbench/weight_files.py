@@ -17,6 +17,7 @@ from typing import Any
 from crsbench.config import Config, EncoderEntry
 from crsbench.errors import UserError
 from crsbench.files import read_json, write_json
+from crsbench.grid import Layout
 from crsbench.shards import shards_of
 
 INDEX = ".index.json"
@@ -220,14 +221,17 @@ def general_twin(entry: EncoderEntry) -> EncoderEntry | None:
 def stage_all(config: Config) -> None:
     """Stage every encoder of a configuration and its general twin, a printed sentence for each.
 
-    Raises UserError naming those that could not be staged whole, after all were tried.
+    The digests of what was staged are kept, so that the plan of a run need not compute them. Raises
+    UserError naming those that could not be staged whole, after all were tried.
     """
+    digests = Digests(Layout(config.results).digests)
     entries = list(config.encoders.values())
     twins = [twin for entry in entries if (twin := general_twin(entry)) is not None]
     failed = []
     for entry in [*entries, *twins]:
         try:
             files = stage(entry, config.weights_root)
+            digests.of(files)
         except UserError as error:
             failed.append(entry.name)
             print(f"not staged: {error}", flush=True)
@@ -306,7 +310,7 @@ def record(
             stage(twin, weights_root)
         except UserError as error:
             print(error, flush=True)
-    content = {"files": digests, "planned": planned, "weights": entry.spec["weights"]}
+    content = {"files": digests, "planned": planned, "weights": unpinned(entry).spec["weights"]}
     write_json(output, content)
 
 
