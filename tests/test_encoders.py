@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import timm
 import torch
+import torchvision
 import yaml
 from safetensors.torch import save_file
 
 from crsbench.config import EncoderEntry, load_config
 from crsbench.encoders import LoadedEncoder, load_encoder
 from crsbench.encoders.base import block_numbers
+from crsbench.encoders.likeness import check_trained
 from crsbench.encoders.conformance import check_encoder
 from crsbench.encoders.preprocessing import Preprocessing
 from crsbench.encoders.weights import sha256_of_tensors
@@ -188,6 +190,9 @@ def test_a_file_that_was_never_trained_is_refused(write: Write, tmp_path: Path) 
     model = timm.create_model("resnet18", num_classes=0)
     torch.nn.init.uniform_(model.layer3[0].bn2.bias)
     assert load(tmp_path, weights=write(model.state_dict())).trained.startswith("19 of 20")
+    frozen = torch.nn.Sequential(torchvision.ops.FrozenBatchNorm2d(4))
+    frozen[0].weight.uniform_()
+    assert check_trained(entry(), frozen) == "0 of 1 norm layers are as created"
 
 
 # --- Untrained, packages, own Python ---

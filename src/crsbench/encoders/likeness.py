@@ -96,7 +96,7 @@ def check_trained(entry: EncoderEntry, model: torch.nn.Module) -> str:
         for module in model.modules()
         if "Norm" in type(module).__name__ and getattr(module, "weight", None) is not None
     ]
-    initial = sum(all(_constant(tensor) for tensor in norm.parameters()) for norm in norms)
+    initial = sum(_as_created(norm) for norm in norms)
     if norms and initial == len(norms) and not entry.is_floor:
         raise UserError(
             f"Encoder '{entry.name}': its weights are those of an untrained model: the scales and "
@@ -106,5 +106,7 @@ def check_trained(entry: EncoderEntry, model: torch.nn.Module) -> str:
     return f"{initial} of {len(norms)} norm layers are as created"
 
 
-def _constant(tensor: torch.Tensor) -> bool:
-    return bool((tensor == tensor.flatten()[0]).all())
+def _as_created(norm: torch.nn.Module) -> bool:
+    """Whether scale and offset, which frozen norms keep as buffers, are of one value each."""
+    tensors = [norm.weight, getattr(norm, "bias", None)]
+    return all(bool((x == x.flatten()[0]).all()) for x in tensors if x is not None)
