@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 from crsbench.config import EncoderEntry, load_config
 from crsbench.encoders import LoadedEncoder, load_encoder
 from crsbench.encoders.base import block_numbers
-from crsbench.encoders.likeness import check_trained
 from crsbench.encoders.conformance import check_encoder
+from crsbench.encoders.likeness import check_trained
 from crsbench.encoders.preprocessing import Preprocessing
 from crsbench.encoders.weights import sha256_of_tensors
 from crsbench.errors import UserError
