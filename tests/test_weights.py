@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ import small_panel
 import timm
 import torch
 import transformers
+import yaml
 from conftest import HOME
 from safetensors.torch import save_file
 from small_panel import SmallPanel
 from test_encoders import as_if_trained
 
-from crsbench.config import EncoderEntry
+from crsbench.config import EncoderEntry, load_config
 from crsbench.encoders import load_encoder
 from crsbench.errors import UserError
 from crsbench.features.store import read_features
@@ -83,6 +85,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
 
 
 PRETRAINED = {"input_size": [3, 160, 160], "fixed_input_size": True, "num_classes": 0}
+REQUIRED = yaml.safe_load((HOME / "workflow/schemas/config.schema.yaml").read_text())["required"]
 HUB = {"hub": "owner/model", "file": "model.safetensors"}
 
 
@@ -209,6 +212,39 @@ def test_a_digest_is_computed_once_as_long_as_the_file_stays(
     assert Digests(kept).of([file]) == {"w.pt": sha256_of_file(file)} != first
     kept.write_text("damaged")
     assert Digests(kept).of([file]) == {"w.pt": sha256_of_file(file)}
+
+
+@pytest.mark.parametrize(
+    ("weights", "allowed"),
+    [
+        ({"folder": "m", "sha256": {"model.safetensors": "0" * 64, "config.json": "1" * 64}}, True),
+        ({"file": "w.pt", "md5": "0" * 32, "sha256": "0" * 64, "source": "a page"}, True),
+        ({**HUB, "revision": None}, True),
+        ({**HUB, "revision": "v1.0", "md5": "0" * 32}, True),
+        ({"folder": "m", "file": "w.pt"}, False),
+        ({"hub": "owner/model"}, False),
+        ({**HUB, "revision": ""}, False),
+        ({"file": "w.pt", "sha256": {"m/w.pt": "0" * 64}}, False),
+        ({"file": "w.pt", "sha256": "0" * 63}, False),
+    ],
+)
+def test_what_weights_may_say(
+    weights: dict[str, Any],
+    allowed: bool,
+    settings: Callable[[str], dict[str, Any]],
+    home: Path,
+    tmp_path: Path,
+) -> None:
+    spec = {**dict(entry(weights).spec), "title": "x", "group": "general", "licence": "MIT"}
+    registry = tmp_path / "encoders.json"
+    registry.write_text(json.dumps({"x": spec}))
+    bare = {key: value for key, value in settings("demo").items() if key in REQUIRED}
+    changed = {**bare, "encoders": ["x"], "encoder_registry": str(registry)}
+    if allowed:
+        assert load_config(changed, home).encoders["x"].spec["weights"] == weights
+    else:
+        with pytest.raises(UserError, match=r"x\.weights"):
+            load_config(changed, home)
 
 
 # --- What a changed byte re-runs ---
