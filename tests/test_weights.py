@@ -239,6 +239,7 @@ def test_what_weights_may_say(
     registry = tmp_path / "encoders.json"
     registry.write_text(json.dumps({"x": spec}))
     bare = {key: value for key, value in settings("demo").items() if key in REQUIRED}
+    bare["studies"]["baseline_encoder"] = "x"
     changed = {**bare, "encoders": ["x"], "encoder_registry": str(registry)}
     if allowed:
         assert load_config(changed, home).encoders["x"].spec["weights"] == weights
