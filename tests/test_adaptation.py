@@ -168,9 +168,12 @@ def test_a_checkpoint_of_another_training_or_a_damaged_one_is_not_used(
     trained(labelled, tmp_path / "b", replace(RECIPE, learning_rate_lora=1e-3), identity="y")
     again, _ = trained(labelled, tmp_path / "b", identity="x")
     assert tensors_of(again) == tensors_of(whole)
-    file.write_bytes(file.read_bytes()[:100])
-    again, _ = trained(labelled, tmp_path / "b", identity="x")
-    assert tensors_of(again) == tensors_of(whole)
+    damaged = bytearray(file.read_bytes())
+    damaged[len(damaged) // 2] ^= 1  # a tensor's
+    for content in (damaged, damaged[:100]):
+        file.write_bytes(content)
+        again, _ = trained(labelled, tmp_path / "b", identity="x")
+        assert tensors_of(again) == tensors_of(whole)
 
 
 def test_workers_change_no_byte(labelled: Labelled, tmp_path: Path) -> None:
@@ -354,6 +357,15 @@ def test_a_training_writes_the_same_bytes_again_and_its_runs(
     assert runs["condition"].tolist() == conditions
     assert runs["percent"].tolist() == [100, 100]
     assert not list(once.glob(".features*"))
+
+    for name in (lora.WEIGHTS, lora.CONFIG):
+        whole = (once / "adapter" / name).read_bytes()
+        damaged = bytearray(whole)
+        damaged[len(whole) // 2] ^= 1
+        (once / "adapter" / name).write_bytes(damaged)
+        with pytest.raises(UserError, match=rf"{name} is not as the training wrote it; delete it"):
+            evaluate(config, training, read, data / "set", conditions, once / "r.parquet", 0)
+        (once / "adapter" / name).write_bytes(whole)
 
 
 def test_a_subset_that_is_too_small_is_told(small: tuple[Config, Path], tmp_path: Path) -> None:

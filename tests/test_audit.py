@@ -373,6 +373,12 @@ def test_a_scan_is_the_same_whatever_the_workers_and_goes_on_where_it_stopped(
     monkeypatch.setattr("crsbench.data.scan.scan_image", counting)
     pd.testing.assert_frame_equal(scan("three", 1), whole)
     assert scanned == paths[12:]
+    lines = (tmp_path / "one").read_text().splitlines(keepends=True)
+    lines[5] = lines[5].replace('"constant": false', '"constant": true')
+    (tmp_path / "one").write_text("".join(lines))
+    scanned.clear()
+    pd.testing.assert_frame_equal(scan("one", 1), whole)
+    assert scanned == [paths[5]]
 
 
 def test_a_changed_file_is_scanned_anew(entry: Entry, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -141,6 +142,30 @@ def test_an_image_that_would_unpack_to_too_many_pixels_is_not_unpacked(tmp_path:
     assert file.stat().st_size < 100_000
     with pytest.raises(UserError, match=r"has 9000 × 9000 pixels, more than image\.max_pixels"):
         decode(file, 10**6)
+
+
+def test_the_configs_limit_of_pixels_governs_pillows(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Pillow's own hard stop, 178,956,970 pixels, lies below the limit of the shipped configs."""
+    file = tmp_path / "image.png"
+    for side in (10, 11, 15, 40):  # as allowed, more, more than twice as much
+        Image.new("L", (side, side)).save(file)
+        if side == 10:
+            assert decode(file, 100)[0].size == (10, 10)
+        else:
+            with pytest.raises(UserError, match=r"image\.max_pixels = 100"):
+                decode(file, 100)
+    size = struct.pack(">II", 14_000, 14_000)
+    header = b"IHDR" + size + bytes([8, 0, 0, 0, 0])
+    whole = file.read_bytes()
+    chunk = header + struct.pack(">I", zlib.crc32(header))
+    file.write_bytes(whole[:12] + chunk + whole[12 + len(chunk) :])
+    with pytest.raises(UserError, match=r"cannot be decoded: .*truncated"):
+        decode(file, 200_000_000)
+    with pytest.raises(UserError, match=r"more pixels than image\.max_pixels = 1000 "):
+        decode(file, 1000)
+    assert not [w for w in recwarn if issubclass(w.category, Image.DecompressionBombWarning)]
 
 
 def test_a_png_with_a_bomb_among_its_texts_is_refused(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from conftest import demo_without_sections, rules_of_workflow, snakemake_command
 from PIL import Image
 
 from crsbench.data.manifest import read_manifest
-from crsbench.files import read_table
+from crsbench.files import read_table, require_seal
 from crsbench.metrics import macro_auroc
 from crsbench.predictions import read_predictions
 from crsbench.recalibration import METHODS
@@ -217,6 +217,27 @@ def told(ended: subprocess.CompletedProcess[str], sentence: str) -> None:
 
 
 # --- a whole run --------------------------------------------------------------------------------
+
+
+def test_every_file_that_a_later_step_reads_carries_a_checksum_of_all_of_it(
+    finished: Project,
+) -> None:
+    """What has none is an end product, an image, or vouched for by digests in another file."""
+    results = finished.results
+    files = {
+        file
+        for file in results.rglob("*")
+        if file.is_file() and file.relative_to(results).parts[0] not in ("logs", "report", "paper")
+    }
+    without = {"images.cache.jsonl", "reproduction.tsv", "table.csv"}
+    sealed = {file for file in files if file.suffix != ".png" and file.name not in without}
+    assert {file.suffix for file in sealed} >= {".arrow", ".json", ".npz", ".parquet", ".svg"}
+    for file in sealed:
+        content = bytearray(file.read_bytes())
+        require_seal(bytes(content))
+        content[len(content) // 2] ^= 1
+        with pytest.raises(ValueError, match="checksum"):
+            require_seal(bytes(content))
 
 
 def test_a_run_makes_the_tables_of_the_whole_panel(finished: Project) -> None:

@@ -12,6 +12,9 @@ from crsbench.errors import UserError
 
 DICOM_SUFFIXES = (".dcm", ".dicom")
 
+PILLOWS_PIXELS = 89_478_485
+"""Pillow's own limit, at twice of which it refuses to open an image."""
+
 
 class MissingExtraError(UserError):
     """An optional extra isn't installed: no fault of the image that needs it."""
@@ -38,14 +41,20 @@ def decode_as_stored(file: Path, max_pixels: int) -> tuple[Image.Image, str]:
 
         return decode_dicom(file, max_pixels)
     try:
-        with warnings.catch_warnings(), Image.open(file) as image:
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit below
-            check_size(file, image.width, image.height, max_pixels)
-            image.load()
-            upright = ImageOps.exif_transpose(image)
-            grey = image.mode == "L" and "transparency" not in image.info
-            return (upright if grey else to_rgb(upright)), image.mode
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            Image.MAX_IMAGE_PIXELS = max(max_pixels, PILLOWS_PIXELS)  # the config's limit governs
+            with Image.open(file) as image:
+                check_size(file, image.width, image.height, max_pixels)
+                image.load()
+                upright = ImageOps.exif_transpose(image)
+                grey = image.mode == "L" and "transparency" not in image.info
+                return (upright if grey else to_rgb(upright)), image.mode
+    except Image.DecompressionBombError as error:
+        raise UserError(
+            f"The image {file} has more pixels than image.max_pixels = {max_pixels} ({error})."
+        ) from error
+    except (OSError, ValueError, SyntaxError) as error:
         raise UserError(f"The image {file} cannot be decoded: {error}.") from error
 
 
