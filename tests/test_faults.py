@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import pandas as pd
 import pytest
 import yaml
 from conftest import HOME
-from small_panel import DATASET, SmallPanel, make
+from small_panel import DATASET, SmallPanel, make, with_every_study
 
 from crsbench.data.phantoms import write_phantoms
 
@@ -96,6 +97,31 @@ def test_odd_folders_a_c_locale_and_no_home_change_no_byte(
     )
     assert panel.made() == plain.made(), out
     assert not list(tmp_path.rglob("pwned"))
+
+
+def test_names_of_all_characters_allowed_are_told_apart_in_every_study(tmp_path: Path) -> None:
+    """Also where encoder and data set, joined, would be the same: a × b_c and a_b × c."""
+    panel = with_every_study(make(tmp_path / "p"))
+    encoders, datasets = ("a", "a_b", "x.1-y_z"), ("b_c", "c", "s-2.t_u")
+    shipped = yaml.safe_load((HOME / "config/encoders.yaml").read_text("utf-8"))
+    network = shipped["vit_tiny_untrained"]
+    panel.edit("encoders", lambda r: r.update(dict.fromkeys(encoders, network)))
+    panel.edit("datasets", lambda r: r.update(dict.fromkeys(datasets, r[DATASET])))
+
+    def change(config: dict[str, Any]) -> None:
+        config.update(encoders=list(encoders), datasets=list(datasets))
+        config["studies"]["baseline_encoder"] = "a"
+        config["recalibration"]["primary"] = list(encoders)
+        for section in ("depth_sweep", "adaptation"):
+            config[section].update(encoders=list(encoders), datasets=list(datasets))
+
+    panel.edit("config", change)
+    planned = panel.finish("-n", "--quiet", "host")
+    for encoder in encoders:
+        for dataset in datasets:
+            assert f"rule control_runs_{encoder}@{dataset}:" in planned
+    for rule in ("adapt", "depth_features", "recalibrate"):
+        assert re.search(rf"^{rule} +9$", planned, re.MULTILINE), rule
 
 
 def test_a_full_disk_is_told_in_one_sentence_and_costs_nothing_but_space(tmp_path: Path) -> None:

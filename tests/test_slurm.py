@@ -175,4 +175,4 @@ def test_every_rule_that_asks_for_a_gpu_or_for_memory_of_its_own_is_named_in_the
         if re.search(r"^ *rule:$", file.read_text("utf-8"), re.MULTILINE)
     ]
     assert nameless == ["control_probes.smk"]
-    assert "control_runs_ENCODER_DATASET" in profile
+    assert "control_runs_ENCODER@DATASET" in profile

@@ -11,7 +11,7 @@ if CONTROL is not None:
 
         rule:
             name:
-                f"control_runs_{cells[0].encoder}_{cells[0].dataset}"
+                f"control_runs_{cells[0].encoder}@{cells[0].dataset}"  # a sign that no name has
             input:
                 [file for cell in cells for file in CellFiles.of(CONFIG, cell).all],
             output:
