@@ -54,6 +54,9 @@ RUN_BY = {
         "tests/test_docs_commands.py::test_rules_to_force_exist"
     ),
     r"\.venv/bin/snakemake --unlock .*": "tests/test_workflow.py::*",
+    r"snakemake --cores all --batch .*": (
+        "tests/test_workflow.py::test_runs_made_in_batches_are_those_of_one_run"
+    ),
 }
 """Every command of the docs, as a pattern, with the test that runs it or what it stands for."""
 

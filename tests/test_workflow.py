@@ -539,6 +539,19 @@ def test_a_deleted_run_asked_by_its_path_is_the_only_job(project: Project) -> No
     assert planned(project.run("-n", "--", str(file))) == {}
 
 
+def test_runs_made_in_batches_are_those_of_one_run(project: Project) -> None:
+    before = {file: file.read_bytes() for file in project.results.glob("runs/**/*.json")}
+    table = project.results / "tables/runs.parquet"
+    before[table] = table.read_bytes()
+    shutil.rmtree(project.results / "runs")
+    table.unlink()
+    for batch, there in (("1/2", range(1, len(before) - 1)), ("2/2", [len(before) - 1])):
+        ended = project.run("--batch", f"runs_table={batch}", "--", "results/tables/runs.parquet")
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert len(list(project.results.glob("runs/**/*.json"))) in there
+    assert {file: file.read_bytes() for file in before} == before
+
+
 def test_a_new_encoder_reruns_no_existing_cell(project: Project) -> None:
     project.edit("encoders", lambda registry: registry.update(more=own_encoder("spread")))
     project.edit("config", lambda config: config["encoders"].append("more"))
