@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import yaml
 from conftest import HOME
-from small_panel import DATASET, SmallPanel, make, with_every_study
+from small_panel import DATASET, ENCODERS, SmallPanel, make, with_every_study
 
 from crsbench.data.phantoms import write_phantoms
 
@@ -202,3 +202,26 @@ def test_a_clock_that_jumps_changes_no_byte(plain: SmallPanel, tmp_path: Path) -
     move("", 0)  # as docs/faq.md says: touch what is from the future
     panel.finish("--quiet", "rules", "--", "runs")
     assert panel.made() == plain.made()
+
+
+def test_no_optional_study_stands_before_the_score_and_a_cell_left_out_leaves_them_all(
+    tmp_path: Path,
+) -> None:
+    """So what fails in one of them never blocks the score, nor, once left out, the report."""
+    panel = with_every_study(make(tmp_path / "p"))
+
+    def rules_of(*arguments: str) -> set[str]:
+        counts = panel.finish("-n", "--quiet", "host", *arguments)
+        return set(re.findall(r"^([\w@.-]+) +\d+$", counts, re.MULTILINE))
+
+    optional = {"adapt", "adapted_runs", "depth_features", "depth_runs", "recalibrate", "beyond"}
+    controls = {f"control_runs_{encoder}@{DATASET}" for encoder in ENCODERS}
+    assert rules_of() >= optional | controls | {"control_probes", "score_tables", "report"}
+    assert rules_of("--", "crs") == {
+        *("phantoms", "manifest", "test_set", "split", "features", "probes", "run"),
+        *("runs_table", "score_tables", "crs", "total"),
+    }
+    left_out = f'without={{"{ENCODERS[1]}/{DATASET}": "adapt failed: it said why"}}'
+    rest = rules_of("--config", left_out)
+    assert rest >= {"recalibrate", "beyond", "control_probes", "report", min(controls)}
+    assert not rest & {"adapt", "adapted_runs", "depth_features", "depth_runs", max(controls)}
