@@ -34,6 +34,7 @@ localrules:
 
 onstart:
     lift_rate_limit()
+    spare_search_for_pipes()
     follow_jobs()
 
 

@@ -159,6 +159,15 @@ def lift_rate_limit():
         workflow.scheduler.job_rate_limiter = None
 
 
+def spare_search_for_pipes():
+    """Snakemake 9.27 looks for each input of a job through all its dependencies, to know whether
+    it is a pipe: of a table of 52,725 runs that took four minutes. This workflow has none.
+    """
+    from snakemake.jobs import Job
+
+    Job.is_pipe_or_service_input = lambda job, path: False
+
+
 def needs(work, what):
     """What a job asks of a cluster: `what` (mem_mb, runtime) for a kind of work, more at a retry."""
     return lambda wc, attempt: getattr(
