@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -65,6 +66,10 @@ class Recalibrated:
 
     def title(self, *names: str) -> str:
         return ", ".join(self.titles.get(name, name) for name in names)
+
+    def heading(self, *names: str) -> str:
+        """The same in lines that a panel of a figure is wide enough for."""
+        return textwrap.fill(self.title(*names), 36)
 
 
 # --- on the clean test set -----------------------------------------------------------------------
@@ -176,7 +181,7 @@ def _draw_reliability(figure: Figure, cells: Recalibrated, table: pd.DataFrame) 
                 label=f"{word}, ECE {number(ece)}",
             )
         panel.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="observed frequency")
-        panel.set_title(cells.title(encoder, dataset), fontsize=9)
+        panel.set_title(cells.heading(encoder, dataset), fontsize=9)
         panel.legend(fontsize=7, frameon=False)
 
 
@@ -331,7 +336,7 @@ def _draw_cases(figure: Figure, cells: Recalibrated, primary: pd.DataFrame) -> N
             panel.minorticks_off()
         panel.set(xlabel="labelled cases", ylabel="ECE", ylim=(0, None))
         names = dict.fromkeys((encoder, dataset, target))
-        panel.set_title(cells.title(*names), fontsize=9)
+        panel.set_title(cells.heading(*names), fontsize=9)
         panel.grid(alpha=0.25)
     handles, names = grid[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)
