@@ -26,16 +26,17 @@ def table_view(
 ) -> dict[str, Any]:
     """Columns and cells of a table as text; a missing value is None, a number is told apart.
 
-    marks: of each row that of the encoder in it, if any.
+    marks: of each row that is shown that of the encoder in it; none at all of a table without.
     """
     rows = [[cell_view(value) for value in row] for row in frame.head(limit).to_numpy(object)]
-    for row, mark in zip(rows, marks, strict=False):
-        row[frame.columns.get_loc("encoder")]["mark"] = mark
+    if marks:
+        for row, mark in zip(rows, marks, strict=True):
+            row[frame.columns.get_loc("encoder")]["mark"] = mark
     return {
         "columns": [str(name).replace("_", " ") for name in frame.columns],
         "rows": rows,
         "n_rows": len(frame),
-        "marked": any(marks[: len(rows)]),
+        "marked": any(marks),
     }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ def in_bands(values: Sequence[str], edges: Sequence[float]) -> np.ndarray:
     A value that is no number keeps its own name: publishers' readers hand out bands already.
     """
     starts = [0.0, *edges]
-    names = [f"{low:g}-{high - 1:g}" for low, high in zip(starts, edges, strict=False)]
+    names = [f"{low:g}-{high - 1:g}" for low, high in pairwise(starts)]
     names.append(f"{starts[-1]:g}+")
 
     def band(value: str) -> str:
