@@ -20,7 +20,7 @@ include: "workflow/rules/runs.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/studies.smk"
 include: "workflow/rules/calibration.smk"
-include: "workflow/rules/beyond.smk"
+include: "workflow/rules/case_studies.smk"
 include: "workflow/rules/control_probes.smk"
 include: "workflow/rules/depth.smk"
 include: "workflow/rules/adaptation.smk"
@@ -33,17 +33,17 @@ localrules:
 
 
 onstart:
-    lift_rate_limit()
-    spare_search_for_pipes()
+    patch_rate_limiter()
+    patch_pipe_search()
     follow_jobs()
 
 
 onsuccess:
-    tell_what_was_made()
+    report_products()
 
 
 onerror:
-    tell_failures()
+    report_failures()
 
 
 rule all:

@@ -26,11 +26,11 @@ from PIL import Image
 from crsbench.adaptation.lora import add_lora
 from crsbench.adaptation.settings import Recipe
 from crsbench.adaptation.training import Adapted, Labelled, train
+from crsbench.core.threads import use_one_thread
 from crsbench.encoders.base import LoadedEncoder
 from crsbench.encoders.preprocessing import Preprocessing
 from crsbench.encoders.timm_encoder import TimmEncoder
 from crsbench.features.extraction import ImageViews
-from crsbench.threads import use_one_thread
 
 CLASSES = 8
 

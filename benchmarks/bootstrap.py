@@ -17,7 +17,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student_t
 
-from crsbench.score import AGGREGATE, Scoring, crs_table, load_scoring, seed_bootstrap
+from crsbench.core.names import AGGREGATE
+from crsbench.score import Scoring, crs_table, load_scoring, seed_bootstrap
 from crsbench.score.axes import finish_axes
 
 DATASETS = ("aptos2019", "chexpert", "isic2019")

@@ -2,7 +2,7 @@
 
     python benchmarks/crashes.py [--quick] [--kills N] [--seed N] [--folder FOLDER]
 
-Two lives at a time, each a small panel (tests/small_panel.py: two encoders, one set of drawn
+Two lives at a time, each a small panel (tests/worlds/small_panel.py: two encoders, one set of drawn
 images, every study that a config may ask for, LoRA adaptation too, all the way to the report) that
 is killed ten times at random moments, each time with SIGKILL: all of it, its main process alone, or
 one worker. Then it may run to its end, and every
@@ -24,7 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from kills import QUICK, Trial, trial, undisturbed
+from worlds.kills import QUICK, Trial, trial, undisturbed
 
 AT_A_TIME = 2
 

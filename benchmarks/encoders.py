@@ -17,7 +17,7 @@ from pathlib import Path
 import timm
 import torch
 
-from crsbench.config import EncoderEntry
+from crsbench.config.model import EncoderEntry
 from crsbench.encoders import load_encoder
 
 PREPROCESSING = {

@@ -40,19 +40,19 @@ from scipy.stats import norm
 from timm.data import create_transform
 from torch.utils.data import DataLoader, Dataset
 
-from crsbench.config import EncoderEntry
-from crsbench.data.phantoms import write_phantoms
+from crsbench.config.model import EncoderEntry
+from crsbench.core.hashing import sha256_number
+from crsbench.core.memory import keep_freed_memory
+from crsbench.core.progress import progress
+from crsbench.core.threads import use_one_thread
 from crsbench.encoders import load_encoder
 from crsbench.encoders.base import LoadedEncoder
 from crsbench.encoders.preprocessing import Preprocessing
 from crsbench.features.extraction import ImageViews, extract, geometries_of
 from crsbench.features.store import read_features
-from crsbench.files import sha256_number
 from crsbench.images.canonical import read_canonical
 from crsbench.images.perturbations import VALUES_AT_ONCE, gaussian_weights, perturb
-from crsbench.memory import keep_freed_memory
-from crsbench.progress import progress
-from crsbench.threads import use_one_thread
+from crsbench.synthetic import write_phantoms
 
 HOME = Path(__file__).resolve().parents[1]
 LEVELS = yaml.safe_load((HOME / "config/config.yaml").read_text())["perturbations"]

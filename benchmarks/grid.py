@@ -30,9 +30,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from crsbench.config import load_config
+from crsbench.config.grid import Grid
+from crsbench.config.layout import Layout
+from crsbench.config.load import load_config
 from crsbench.data.manifest import read_manifest
-from crsbench.grid import Grid, Layout
 
 HOME = Path(__file__).resolve().parents[1]
 PROFILE = str(HOME / "profiles" / "default")
@@ -110,7 +111,7 @@ def build_world(
     registry = yaml.safe_load((HOME / "config/datasets.yaml").read_text("utf-8"))
     datasets = {}
     for name, phantom in PHANTOMS.items():
-        kept = ("title", "licence", "task", "classes", "shift", "apart")
+        kept = ("title", "licence", "task", "classes", "shift", "excluded_classes")
         datasets[name] = {key: registry[name][key] for key in kept if key in registry[name]}
         datasets[name] |= {"reader": "phantom", "phantom": phantom}
     settings |= {

@@ -21,12 +21,12 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from crsbench.config import DatasetEntry
+from crsbench.config.model import DatasetEntry
+from crsbench.core.files import write_table
 from crsbench.data.audit import write_audit
 from crsbench.data.manifest import manifest_frame, manifest_metadata
 from crsbench.data.readers import read_images
 from crsbench.data.splits import write_split, write_test
-from crsbench.files import write_table
 
 HOME = Path(__file__).resolve().parents[1]
 ROWS, PATIENTS = 380_000, 64_540

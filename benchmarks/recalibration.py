@@ -19,17 +19,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from crsbench.calibration import METHODS
+from crsbench.calibration.cells import CellFiles, recalibrate_cell
+from crsbench.calibration.external_predictions import ece_interval
+from crsbench.calibration.likelihood import sigmoid, softmax
+from crsbench.calibration.selection import brier_by_method, fit_all, least, out_of_fold
+from crsbench.core.files import write_table
+from crsbench.core.threads import use_one_thread
 from crsbench.data.splits import write_split, write_test
 from crsbench.features.store import FeatureWriter
-from crsbench.files import write_table
-from crsbench.metrics import multiclass_ece, reliability_bins
-from crsbench.own_model import ece_interval
+from crsbench.metrics.classification import multiclass_ece, reliability_bins
 from crsbench.probes import FittedProbe
-from crsbench.recalibrated import CellFiles, recalibrate_cell
-from crsbench.recalibration import METHODS
-from crsbench.recalibration.likelihood import sigmoid, softmax
-from crsbench.recalibration.selection import brier_by_method, fit_all, least, out_of_fold
-from crsbench.threads import use_one_thread
 
 WIDTH = 1024
 CONDITIONS = ["clean", *(f"jpeg-{number}" for number in range(1, 16))]

@@ -19,7 +19,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from cells_world import SEPARATION, a_test_set, cell_of, drawn_cases, simulated_panel
+from worlds.cells import SEPARATION, a_test_set, cell_of, drawn_cases, simulated_panel
 
 from crsbench.studies.operating_points import Aim, operating_points
 from crsbench.studies.selective_prediction import conformal_sets

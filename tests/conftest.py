@@ -16,7 +16,8 @@ import pytest
 import yaml
 from PIL import Image
 
-from crsbench.config import Config, DatasetEntry, load_config
+from crsbench.config.load import load_config
+from crsbench.config.model import Config, DatasetEntry
 
 # No test may depend on a model hub: what is not at hand locally must be told, not fetched.
 os.environ["HF_HUB_OFFLINE"] = "1"

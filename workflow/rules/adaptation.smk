@@ -79,7 +79,7 @@ rule adapted_runs:
         image=CONFIG.settings["image"],
         precision=EXTRACTION["precision"],
         batch_size=EXTRACTION["batch_size"],
-        apart=lambda wc: CONFIG.dataset(wc.dataset).apart,
+        excluded_classes=lambda wc: CONFIG.dataset(wc.dataset).excluded_classes,
     script:
         "../scripts/adapted_runs.py"
 

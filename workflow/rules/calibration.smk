@@ -1,12 +1,12 @@
 # Recalibration: one job a cell, then the studies of all cells; and a user's own model.
-from crsbench.grid import RECALIBRATED_PARTS
-from crsbench.recalibration import METHODS
+from crsbench.config.layout import RECALIBRATED_PARTS
+from crsbench.calibration import METHODS
 from crsbench.studies import RECALIBRATION_STUDIES
 
 
 localrules:
     recalibration_studies,
-    own_model,
+    external_predictions,
 
 
 if GRID.recalibrated:
@@ -69,17 +69,17 @@ rule recalibration_studies:
         "../scripts/recalibration_studies.py"
 
 
-rule own_model:
+rule external_predictions:
     input:
-        own_table,
+        external_table,
     output:
-        table=LAYOUT.at(LAYOUT.own_model, file="calibration.parquet"),
-        recalibrated=LAYOUT.at(LAYOUT.own_model, file="recalibrated.parquet"),
-        figure=LAYOUT.at(LAYOUT.own_model, file="reliability.svg"),
-        calibrators=expand(LAYOUT.own_model, file=[f"{name}.json" for name in METHODS]),
+        table=LAYOUT.at(LAYOUT.external_predictions, file="calibration.parquet"),
+        recalibrated=LAYOUT.at(LAYOUT.external_predictions, file="recalibrated.parquet"),
+        figure=LAYOUT.at(LAYOUT.external_predictions, file="reliability.svg"),
+        calibrators=expand(LAYOUT.external_predictions, file=[f"{name}.json" for name in METHODS]),
     log:
-        LAYOUT.log("own_model"),
+        LAYOUT.log("external_predictions"),
     conda:
         "../../envs/cpu.yaml"
     script:
-        "../scripts/own_model.py"
+        "../scripts/external_predictions.py"

@@ -40,6 +40,6 @@ rule plan:
     log:
         LAYOUT.log("plan"),
     run:
-        from crsbench.plan import formatted
+        from crsbench.operations.plan import formatted
 
         print(f"\n{formatted(CONFIG)}\n", flush=True)

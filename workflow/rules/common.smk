@@ -14,17 +14,18 @@ sys.path.insert(0, str(HOME / "src"))
 OTHERS = os.environ.get("PYTHONPATH", "")
 os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, [str(HOME / "src"), OTHERS])))
 
-from crsbench.config import load_config
-from crsbench.console import Console, failure_report, is_noise, summary
+from crsbench.config.load import load_config
+from crsbench.operations.console import Console, failure_report, is_noise, summary
 from crsbench.data.readers import source_tables
-from crsbench.errors import UserError, attempt
+from crsbench.core.errors import UserError, attempt
 from crsbench.features.embeddings import embedding_files
-from crsbench.files import sha256_of_file
-from crsbench.grid import Grid, Layout
-from crsbench.resources import NEEDS, control_needs
-from crsbench.sources import encoder_inputs, image_root
-from crsbench.threads import use_one_thread
-from crsbench.weight_files import version
+from crsbench.core.hashing import sha256_of_file
+from crsbench.config.grid import Grid
+from crsbench.config.layout import Layout
+from crsbench.operations.resources import NEEDS, control_needs
+from crsbench.config.sources import encoder_inputs, image_root
+from crsbench.core.threads import use_one_thread
+from crsbench.weights.files import version
 
 use_one_thread()  # this process works off the runs
 # A graph of 18,000 jobs is millions of objects that stay; with Python's own thresholds a quarter of
@@ -35,8 +36,8 @@ try:
     CONFIG = load_config(config, HOME)
 except UserError as error:
     raise WorkflowError(error)
-if workflow.is_main_process and CONFIG.told_lacking:
-    print(CONFIG.told_lacking, file=sys.stderr)
+if workflow.is_main_process and CONFIG.lacking_note:
+    print(CONFIG.lacking_note, file=sys.stderr)
 
 GRID = Grid(CONFIG)
 LAYOUT = Layout(CONFIG.results)
@@ -123,8 +124,8 @@ def run_files(run, probe, features, clean=""):
     }
 
 
-def classes_apart(wc):
-    return CONFIG.dataset(wc.dataset).apart
+def excluded_classes_of(wc):
+    return CONFIG.dataset(wc.dataset).excluded_classes
 
 
 def follow_jobs():
@@ -136,17 +137,17 @@ def follow_jobs():
     logger.addHandler(CONSOLE)
 
 
-def tell_failures():
+def report_failures():
     without = CONFIG.settings.get("without", {})
     told = failure_report(CONSOLE, sys.argv, without, len(workflow.dag))
     print(f"\n{told}", file=sys.stderr)
 
 
-def tell_what_was_made():
+def report_products():
     print(f"\n{summary(CONSOLE, CONFIG.results, LAYOUT.report)}", file=sys.stderr)
 
 
-def lift_rate_limit():
+def patch_rate_limiter():
     """No limit to the jobs a second, unless one was asked for.
 
     Snakemake 9.27's limiter sets a timer at every round of its scheduler, and every timer starts
@@ -159,7 +160,7 @@ def lift_rate_limit():
         workflow.scheduler.job_rate_limiter = None
 
 
-def spare_search_for_pipes():
+def patch_pipe_search():
     """Snakemake 9.27 looks for each input of a job through all its dependencies, to know whether
     it is a pipe: of a table of 52,725 runs that took four minutes. This workflow has none.
     """
@@ -185,15 +186,15 @@ def target_manifests(wc):
     return expand(LAYOUT.manifest, dataset=CONFIG.datasets[wc.dataset].shift)
 
 
-def own_table(wc):
+def external_table(wc):
     """The table of a user's own model, which must be there."""
-    name = CONFIG.settings.get("own_model")
+    name = CONFIG.settings.get("external_predictions")
     if name is None:
         raise WorkflowError(
-            "The target own_model needs a table: --config own_model=FILE (see docs/calibration.md)."
+            "The target external_predictions needs a table: --config external_predictions=FILE (see docs/calibration.md)."
         )
     if not os.path.isfile(name):
-        raise WorkflowError(f"own_model names the file {name}, which does not exist.")
+        raise WorkflowError(f"external_predictions names the file {name}, which does not exist.")
     return name
 
 

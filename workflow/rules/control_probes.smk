@@ -1,5 +1,5 @@
 # The runs under other classifiers than the logistic probe, and whether they rank encoders as it does.
-from crsbench.controls import CellFiles
+from crsbench.evaluation.control_probes import CellFiles
 
 CONTROL = CONFIG.control_probes
 
@@ -26,7 +26,9 @@ if CONTROL is not None:
                 runtime=needs_of_control(cells, "runtime"),
             params:
                 cells=[(cell.encoder, cell.dataset) for cell in cells],
-                apart={cell.dataset: CONFIG.dataset(cell.dataset).apart for cell in cells},
+                excluded_classes={
+                    cell.dataset: CONFIG.dataset(cell.dataset).excluded_classes for cell in cells
+                },
                 control={key: CONTROL[key] for key in CONTROL if key != "cells_per_job"},
                 probe=CONFIG.settings["probe"],
             script:

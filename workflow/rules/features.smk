@@ -21,7 +21,7 @@ rule weights:
         weights=lambda wc: CONFIG.encoders[wc.encoder].feature_spec.get("weights"),
         version=version_of_weights,
     run:
-        from crsbench.weight_files import record
+        from crsbench.weights.files import record
 
         made_of = CONFIG.encoders[wildcards.encoder], CONFIG.weights_root, LAYOUT.digests
         attempt(log[0], record, *made_of, output[0], params.version)

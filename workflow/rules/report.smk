@@ -1,6 +1,6 @@
 # What all studies end in: the scorecard beside the published figures, and the report.
 
-from crsbench.grid import Run
+from crsbench.config.grid import Run
 
 REPORT_TABLES = ["runs", "confidence_bins", *SCORE_TABLES, "reproduction"]
 REPORT_TABLES += ["reliability"] if GRID.recalibrated else []

@@ -26,10 +26,10 @@ rule probes:
         fractions=list(CONFIG.fractions),
         settings=CONFIG.settings["probe"],
     run:
-        from crsbench.worker import in_worker
+        from crsbench.core.worker import in_worker
 
         files = input.features, input.manifest, input.split, params.fractions
-        work = "crsbench.runs:fit_probes_of", *files, list(output), params.settings
+        work = "crsbench.evaluation.runs:fit_probes_of", *files, list(output), params.settings
         attempt(log[0], in_worker, *work)
 
 
@@ -49,13 +49,13 @@ rule run:
         LAYOUT.log("run", "{encoder}/{dataset}/seed{seed}/{condition}/frac{percent}"),
     threads: 0
     params:
-        apart=classes_apart,
+        excluded_classes=excluded_classes_of,
     run:
-        from crsbench.runs import Run, RunFiles, evaluate_run
+        from crsbench.evaluation.runs import Run, RunFiles, evaluate_run
 
         run = Run.named(**wildcards)
         files = RunFiles(**run_files(run, *input))
-        attempt(log[0], evaluate_run, run, files, output[0], params.apart)
+        attempt(log[0], evaluate_run, run, files, output[0], params.excluded_classes)
 
 
 # A rule of its own, since patterns are planned faster than functions.
@@ -70,13 +70,13 @@ rule shift_run:
         LAYOUT.log("run", "{encoder}/{dataset}/seed{seed}/{target}/frac{percent}"),
     threads: 0
     params:
-        apart=classes_apart,
+        excluded_classes=excluded_classes_of,
     run:
-        from crsbench.runs import Run, RunFiles, evaluate_run
+        from crsbench.evaluation.runs import Run, RunFiles, evaluate_run
 
         run = Run.named(**wildcards)
         files = RunFiles(**run_files(run, *input))
-        attempt(log[0], evaluate_run, run, files, output[0], params.apart)
+        attempt(log[0], evaluate_run, run, files, output[0], params.excluded_classes)
 
 
 rule runs:
@@ -104,7 +104,7 @@ rule kept_predictions:
     params:
         conditions=lambda wc: GRID.conditions(wc.dataset),
     run:
-        from crsbench.predictions import keep_predictions
+        from crsbench.evaluation.predictions import keep_predictions
 
         files = input.probe, input.manifest, input.split
         tested = params.conditions, input.features, input.targets

@@ -1,6 +1,6 @@
 # From runs to the tables of the score.
-from crsbench.grid import Run
-from crsbench.overlap import OVERLAP_KEYS
+from crsbench.config.grid import Run
+from crsbench.config.overlap import OVERLAP_KEYS
 
 
 localrules:

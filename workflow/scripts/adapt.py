@@ -1,12 +1,12 @@
 from pathlib import Path
 
 from crsbench.adaptation.jobs import Training, TrainingFiles, adapt
-from crsbench.config import load_config
-from crsbench.errors import told_in_one_sentence
-from crsbench.grid import Layout
-from crsbench.sources import image_root
+from crsbench.config.layout import Layout
+from crsbench.config.load import load_config
+from crsbench.config.sources import image_root
+from crsbench.core.errors import user_error_boundary
 
-with told_in_one_sentence(snakemake.log[0]):
+with user_error_boundary(snakemake.log[0]):
     config = load_config(snakemake.config, Path(snakemake.scriptdir).resolve().parents[1])
     named = snakemake.wildcards
     training = Training(named.encoder, named.dataset, int(named.seed), int(named.percent))

@@ -1,14 +1,14 @@
 import pandas as pd
 
-from crsbench.errors import UserError, told_in_one_sentence
-from crsbench.files import read_table
-from crsbench.overlap import Overlaps
-from crsbench.runs import collect_runs
+from crsbench.config.overlap import Overlaps
+from crsbench.core.errors import UserError, user_error_boundary
+from crsbench.core.files import read_table
+from crsbench.evaluation.runs import collect_runs
 from crsbench.score import load_scoring
 from crsbench.studies.adaptation import AdaptationInputs, adaptation, adaptation_axes
 from crsbench.studies.base import write_study
 
-with told_in_one_sentence(snakemake.log[0]):
+with user_error_boundary(snakemake.log[0]):
     files, params = snakemake.input, snakemake.params
     if not files.frozen:
         raise UserError("The config has no section `adaptation`; config/README.md explains it.")

@@ -1,10 +1,10 @@
 from pathlib import Path
 
-from crsbench.config import load_config
+from crsbench.config.load import load_config
+from crsbench.core.errors import user_error_boundary
 from crsbench.data.audit import write_audit
-from crsbench.errors import told_in_one_sentence
 
-with told_in_one_sentence(snakemake.log[0]):
+with user_error_boundary(snakemake.log[0]):
     config = load_config(snakemake.config, Path(snakemake.scriptdir).resolve().parents[1])
     write_audit(
         snakemake.output[0],

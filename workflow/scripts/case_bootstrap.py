@@ -2,14 +2,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from crsbench.config import CLEAN, load_config
-from crsbench.errors import told_in_one_sentence
-from crsbench.files import write_table
-from crsbench.grid import Grid, Layout
-from crsbench.predictions import read_test_set
+from crsbench.config.grid import Grid
+from crsbench.config.layout import Layout
+from crsbench.config.load import load_config
+from crsbench.core.errors import user_error_boundary
+from crsbench.core.files import write_table
+from crsbench.core.names import CLEAN
+from crsbench.evaluation.predictions import read_test_set
 from crsbench.studies.case_bootstrap import case_bootstrap
 
-with told_in_one_sentence(snakemake.log[0]):
+with user_error_boundary(snakemake.log[0]):
     config = load_config(snakemake.config, Path(snakemake.scriptdir).resolve().parents[1])
     grid, layout = Grid(config), Layout(config.results)
     parts = []

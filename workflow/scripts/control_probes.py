@@ -1,11 +1,11 @@
-from crsbench.controls import collect_control_runs
-from crsbench.errors import told_in_one_sentence
-from crsbench.files import read_table, write_table
+from crsbench.core.errors import user_error_boundary
+from crsbench.core.files import read_table, write_table
+from crsbench.evaluation.control_probes import collect_control_runs
 from crsbench.score import load_scoring
 from crsbench.studies.base import Inputs, write_study
 from crsbench.studies.control_probes import control_probes
 
-with told_in_one_sentence(snakemake.log[0]):
+with user_error_boundary(snakemake.log[0]):
     files, output, params = snakemake.input, snakemake.output, snakemake.params
     control = collect_control_runs(files.control)
     inputs = Inputs(

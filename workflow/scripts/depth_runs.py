@@ -1,9 +1,9 @@
-from crsbench.errors import told_in_one_sentence
-from crsbench.features.depths import probe_depths
+from crsbench.core.errors import user_error_boundary
+from crsbench.core.threads import use_one_thread
+from crsbench.evaluation.depth import probe_depths
 from crsbench.probes import ProbeSettings
-from crsbench.threads import use_one_thread
 
-with told_in_one_sentence(snakemake.log[0]):
+with user_error_boundary(snakemake.log[0]):
     files, params = snakemake.input, snakemake.params
     settings = ProbeSettings(**{**params.settings, "c_grid": tuple(params.settings["c_grid"])})
     use_one_thread()

@@ -1,10 +1,10 @@
 from pathlib import Path
 
-from crsbench.config import load_config
-from crsbench.doctor import examine, formatted, missing
-from crsbench.errors import UserError, told_in_one_sentence
+from crsbench.config.load import load_config
+from crsbench.core.errors import UserError, user_error_boundary
+from crsbench.operations.doctor import examine, formatted, missing
 
-with told_in_one_sentence(snakemake.log[0]):
+with user_error_boundary(snakemake.log[0]):
     config = load_config(snakemake.config, Path(snakemake.scriptdir).resolve().parents[1])
     report = examine(config)
     print(f"\n{formatted(report)}\n", flush=True)

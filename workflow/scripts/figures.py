@@ -1,10 +1,10 @@
 from pathlib import Path
 
-from crsbench.errors import told_in_one_sentence
+from crsbench.core.errors import user_error_boundary
 from crsbench.report import read_material, write_paper
 from crsbench.score import load_scoring
 
-with told_in_one_sentence(snakemake.log[0]):
+with user_error_boundary(snakemake.log[0]):
     params = snakemake.params
     material = read_material(
         snakemake.input,

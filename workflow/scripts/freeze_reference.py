@@ -1,8 +1,9 @@
-from crsbench.errors import told_in_one_sentence
-from crsbench.files import read_json, read_table, sha256_of_file
+from crsbench.core.errors import user_error_boundary
+from crsbench.core.files import read_json, read_table
+from crsbench.core.hashing import sha256_of_file
 from crsbench.score import freeze_reference, load_scoring
 
-with told_in_one_sentence(snakemake.log[0]):
+with user_error_boundary(snakemake.log[0]):
     files, params = snakemake.input, snakemake.params
     digests = {"runs": sha256_of_file(files.runs), "scoring": sha256_of_file(files.scoring)}
     for dataset, manifest in zip(params.datasets, files.manifests, strict=True):

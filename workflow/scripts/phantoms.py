@@ -1,7 +1,7 @@
 from pathlib import Path
 
-from crsbench.data.phantoms import write_phantoms
-from crsbench.errors import told_in_one_sentence
+from crsbench.core.errors import user_error_boundary
+from crsbench.synthetic import write_phantoms
 
-with told_in_one_sentence(snakemake.log[0]):
+with user_error_boundary(snakemake.log[0]):
     write_phantoms(Path(snakemake.output[0]).parent, **snakemake.params.spec)

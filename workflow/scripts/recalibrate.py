@@ -1,9 +1,9 @@
-from crsbench.errors import told_in_one_sentence
-from crsbench.files import write_table
-from crsbench.recalibrated import CellFiles, recalibrate_cell
-from crsbench.threads import use_one_thread
+from crsbench.calibration.cells import CellFiles, recalibrate_cell
+from crsbench.core.errors import user_error_boundary
+from crsbench.core.files import write_table
+from crsbench.core.threads import use_one_thread
 
-with told_in_one_sentence(snakemake.log[0]):
+with user_error_boundary(snakemake.log[0]):
     files, params = snakemake.input, snakemake.params
     use_one_thread()
     cell = CellFiles(

@@ -1,13 +1,13 @@
 import pandas as pd
 
-from crsbench.errors import told_in_one_sentence
-from crsbench.files import read_table, write_table
-from crsbench.grid import RECALIBRATED_PARTS
-from crsbench.overlap import Overlaps
+from crsbench.config.layout import RECALIBRATED_PARTS
+from crsbench.config.overlap import Overlaps
+from crsbench.core.errors import user_error_boundary
+from crsbench.core.files import read_table, write_table
 from crsbench.studies import RECALIBRATION_STUDIES, recalibration
 from crsbench.studies.base import write_study
 
-with told_in_one_sentence(snakemake.log[0]):
+with user_error_boundary(snakemake.log[0]):
     params, outputs = snakemake.params, snakemake.output
     parts = {}
     for name in RECALIBRATED_PARTS:

@@ -1,13 +1,13 @@
 from pathlib import Path
 
-from crsbench.config import load_config
-from crsbench.errors import told_in_one_sentence
-from crsbench.files import read_json
-from crsbench.grid import Layout
+from crsbench.config.layout import Layout
+from crsbench.config.load import load_config
+from crsbench.core.errors import user_error_boundary
+from crsbench.core.files import read_json
 from crsbench.report import gallery, provenance, read_material, write_report
 from crsbench.score import load_scoring
 
-with told_in_one_sentence(snakemake.log[0]):
+with user_error_boundary(snakemake.log[0]):
     files, params = snakemake.input, snakemake.params
     home = Path(snakemake.scriptdir).resolve().parents[1]
     config = load_config(snakemake.config, home)

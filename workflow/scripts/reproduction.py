@@ -1,9 +1,9 @@
-from crsbench.errors import told_in_one_sentence
-from crsbench.files import read_table, write_table
+from crsbench.core.errors import user_error_boundary
+from crsbench.core.files import read_table, write_table
 from crsbench.score import load_scoring
 from crsbench.studies.reproduction import load_published, own_figures, scorecard, write_tsv
 
-with told_in_one_sentence(snakemake.log[0]):
+with user_error_boundary(snakemake.log[0]):
     files, params = snakemake.input, snakemake.params
     names = ("runs", "crs", "bootstrap", "bootstrap_pairs")
     own = own_figures(

@@ -1,10 +1,10 @@
-from crsbench.errors import told_in_one_sentence
-from crsbench.files import read_table, write_table
-from crsbench.overlap import Overlaps
+from crsbench.config.overlap import Overlaps
+from crsbench.core.errors import user_error_boundary
+from crsbench.core.files import read_table, write_table
 from crsbench.score import load_reference, load_scoring
-from crsbench.tables import score_tables
+from crsbench.score.tables import score_tables
 
-with told_in_one_sentence(snakemake.log[0]):
+with user_error_boundary(snakemake.log[0]):
     files, params = snakemake.input, snakemake.params
     tables = score_tables(
         read_table(files.runs)[0],

@@ -1,9 +1,9 @@
 from pathlib import Path
 
-from crsbench.config import load_config
-from crsbench.errors import told_in_one_sentence
-from crsbench.weight_files import stage_all
+from crsbench.config.load import load_config
+from crsbench.core.errors import user_error_boundary
+from crsbench.weights.files import stage_all
 
-with told_in_one_sentence(snakemake.log[0]):
+with user_error_boundary(snakemake.log[0]):
     config = load_config(snakemake.config, Path(snakemake.scriptdir).resolve().parents[1])
     stage_all(config)

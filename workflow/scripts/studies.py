@@ -1,9 +1,9 @@
-from crsbench.errors import told_in_one_sentence
-from crsbench.overlap import Overlaps
+from crsbench.config.overlap import Overlaps
+from crsbench.core.errors import user_error_boundary
 from crsbench.studies import run_study
 from crsbench.studies.base import Inputs, write_study
 
-with told_in_one_sentence(snakemake.log[0]):
+with user_error_boundary(snakemake.log[0]):
     files, params = snakemake.input, snakemake.params
     inputs = Inputs.read(files, params)
     overlaps = Overlaps.of_panel(params)

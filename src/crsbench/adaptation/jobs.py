@@ -17,19 +17,27 @@ import torch
 from crsbench.adaptation import lora
 from crsbench.adaptation.settings import Recipe
 from crsbench.adaptation.training import Adapted, Labelled, Progress, train
-from crsbench.config import CLEAN, Config
+from crsbench.config.grid import Run
+from crsbench.config.model import Config
+from crsbench.core.errors import UserError
+from crsbench.core.files import read_json, write_json, write_table
+from crsbench.core.hashing import sha256_number, sha256_of_file
+from crsbench.core.names import CLEAN
 from crsbench.data.manifest import read_manifest
 from crsbench.data.splits import TRAIN, hold_out, read_split, read_test
 from crsbench.encoders import LoadedEncoder, load_encoder
-from crsbench.encoders.weights import sha256_of_tensors
-from crsbench.errors import UserError
+from crsbench.evaluation.runs import (
+    RunFiles,
+    collect_runs,
+    evaluate_run,
+    on_raw_features,
+    standardisation,
+)
 from crsbench.features.extraction import ImageViews
 from crsbench.features.jobs import extract_views, job_device
 from crsbench.features.store import read_features
-from crsbench.files import read_json, sha256_number, sha256_of_file, write_json, write_table
-from crsbench.grid import Run
 from crsbench.probes import FittedProbe
-from crsbench.runs import RunFiles, collect_runs, evaluate_run, on_raw_features, standardisation
+from crsbench.weights.tensors import sha256_of_tensors
 
 LIBRARIES = ("numpy", "peft", "timm", "torch", "transformers")
 
@@ -273,7 +281,7 @@ def evaluate_adapted(
         )
         merged = lora.load_merged(encoder.encode, encoder.name, files.adapter)
         digest = sha256_of_tensors(merged.state_dict())
-        adapted = replace(encoder, encode=merged, weights_sha256=digest, general_twin=None)
+        adapted = replace(encoder, encode=merged, weights_sha256=digest, base_model=None)
         features = {name: Path(scratch) / f"{name}.arrow" for name in conditions}
         is_test = read_test(files.test, read_manifest(files.manifest))
         seen = [tuple(own) if tested else () for tested in is_test]
@@ -292,5 +300,5 @@ def evaluate_adapted(
                 str(files.head), str(features[name]), str(files.manifest), str(files.split), *beside
             )
             results.append(Path(scratch) / f"{name}.json")
-            evaluate_run(run, read, results[-1], config.dataset(training.dataset).apart)
+            evaluate_run(run, read, results[-1], config.dataset(training.dataset).excluded_classes)
         write_table(output, collect_runs(results))

@@ -14,10 +14,10 @@ from peft.tuners.lora.layer import MultiheadAttention
 from safetensors.torch import save
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from crsbench.core.errors import UserError
+from crsbench.core.files import atomic_write
 from crsbench.encoders import Encoder
-from crsbench.encoders.weights import sha256_of_tensors
-from crsbench.errors import UserError
-from crsbench.files import whole_or_absent
+from crsbench.weights.tensors import sha256_of_tensors
 
 ATTENTION = (
     r"(.*\.)?(blocks\.\d+\.attn\.(qkv|proj)"  # timm: fused queries, keys and values
@@ -156,10 +156,10 @@ def save_adapter(
         .contiguous()
         for key, value in tensors.items()
     }
-    with whole_or_absent(weights_file) as part:
+    with atomic_write(weights_file) as part:
         part.write_bytes(save(tensors, metadata={"format": "pt"}))
     text = json.dumps(_plain(config), indent=2, sort_keys=True)
-    with whole_or_absent(config_file) as part:
+    with atomic_write(config_file) as part:
         part.write_text(text + "\n", encoding="utf-8")
 
 

@@ -18,14 +18,15 @@ from torch.utils.data import DataLoader
 
 from crsbench.adaptation.lora import lora_parameters
 from crsbench.adaptation.settings import Recipe
+from crsbench.core.errors import UserError
+from crsbench.core.files import atomic_write
+from crsbench.core.hashing import sha256_number
+from crsbench.core.progress import progress
 from crsbench.encoders import LoadedEncoder
-from crsbench.encoders.weights import sha256_of_tensors
-from crsbench.errors import UserError
 from crsbench.features.extraction import FLOAT32, ImageViews
-from crsbench.files import sha256_number, whole_or_absent
-from crsbench.metrics import macro_auroc
+from crsbench.metrics.classification import macro_auroc
 from crsbench.probes.fitted import class_floors
-from crsbench.progress import progress
+from crsbench.weights.tensors import sha256_of_tensors
 
 CACHED_BYTES = 2 << 30
 """Decoded pixels that a training keeps in memory, so that later epochs decode less."""
@@ -361,7 +362,7 @@ def _save(
     progress = json.dumps(kept)
     digest = sha256_of_tensors(tensors, salt=progress)  # the format itself has none
     metadata = {"identity": identity, "progress": progress, "sha256": digest}
-    with whole_or_absent(file) as part:
+    with atomic_write(file) as part:
         save_file(tensors, part, metadata=metadata)
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from crsbench.config import DatasetEntry
+from crsbench.config.model import DatasetEntry
+from crsbench.core.files import read_table, write_json
 from crsbench.data.manifest import Manifest, conflicting, read_manifest
 from crsbench.data.near_duplicates import near_pairs
 from crsbench.data.readers import UNKNOWN_GROUP
 from crsbench.data.splits import CALIBRATION, TEST, TRAIN, Split, read_split
-from crsbench.files import read_table, write_json
-from crsbench.metrics import UNKNOWN
+from crsbench.metrics.classification import UNKNOWN
 
 EXAMPLES = 20
 """How many images or pairs a finding names; it always counts all."""

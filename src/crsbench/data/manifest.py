@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from crsbench.config import DatasetEntry, Task
+from crsbench.config.model import DatasetEntry, Task
+from crsbench.core.errors import UserError
+from crsbench.core.files import read_table, write_table
 from crsbench.data.readers import RESERVED, ImageTable, read_images
 from crsbench.data.scan import scan_images, unscanned
-from crsbench.errors import UserError
-from crsbench.files import read_table, write_table
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def manifest_frame(entry: DatasetEntry, images: pd.DataFrame, scan: pd.DataFrame
     """
     whole = (scan["error"] == "").to_numpy()
     if not whole.all() and (entry.spec.get("damaged_images", "stop") == "stop" or not whole.any()):
-        raise UserError(_tell_damaged(scan[~whole], len(scan), entry.name))
+        raise UserError(_report_damaged(scan[~whole], len(scan), entry.name))
     frame = images.assign(content_sha256=scan["content_sha256"].to_numpy())[whole]
     frame = frame.reset_index(drop=True)
     frame["group"] = _join_groups(frame["group"], frame["content_sha256"])
@@ -120,7 +120,7 @@ def _group_namespace(entry: DatasetEntry) -> str:
     return "/".join([entry.spec["reader"], entry.spec["root"], entry.spec.get("table", "")])
 
 
-def _tell_damaged(damaged: pd.DataFrame, n_images: int, dataset: str) -> str:
+def _report_damaged(damaged: pd.DataFrame, n_images: int, dataset: str) -> str:
     first = damaged.iloc[0]
     return (
         f"Data set '{dataset}': {len(damaged)} of {n_images} images are missing or damaged, the "

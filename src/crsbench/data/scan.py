@@ -18,11 +18,11 @@ from typing import Any
 
 import pandas as pd
 
+from crsbench.core.errors import UserError
+from crsbench.core.hashing import checksum
+from crsbench.core.progress import progress
 from crsbench.data.near_duplicates import perceptual_hash
-from crsbench.errors import UserError
-from crsbench.files import checksum
 from crsbench.images.decoding import MissingExtraError, decode
-from crsbench.progress import progress
 
 MAX_BYTES_PER_PIXEL = 16
 """What a file may have for each pixel of `image.max_pixels`, and a megabyte, to be read at all."""

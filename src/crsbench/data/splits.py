@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from crsbench.config import CALIBRATION
+from crsbench.core.errors import UserError
+from crsbench.core.files import read_table, write_table
+from crsbench.core.hashing import sha256_number
+from crsbench.core.names import CALIBRATION
 from crsbench.data.manifest import Manifest, read_manifest
-from crsbench.errors import UserError
-from crsbench.files import read_table, sha256_number, write_table
 
 TEST, TRAIN, DROPPED = "test", "train", "dropped"
 

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from crsbench.encoders.likeness import Twin
+from crsbench.encoders.base_model_check import BaseModelCheck
 from crsbench.encoders.preprocessing import Preprocessing
 
 
@@ -57,7 +57,7 @@ def without(module: torch.nn.Module, *names: str) -> Iterator[None]:
 class LoadedEncoder:
     """An encoder ready to run; `weights_sha256` identifies what ran.
 
-    general_twin: how its weights compare with those of the general model that they were trained
+    base_model: how its weights compare with those of the general model that they were trained
     from; None for an encoder whose registry entry names no such model. trained: what speaks for
     the weights of a file having been trained.
     """
@@ -66,7 +66,7 @@ class LoadedEncoder:
     encode: Encoder
     preprocessing: Preprocessing
     weights_sha256: str
-    general_twin: Twin | None = None
+    base_model: BaseModelCheck | None = None
     trained: str | None = None
 
 

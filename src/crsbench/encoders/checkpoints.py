@@ -2,7 +2,7 @@
 
 A translation renames what its comments name, and nothing else: whatever it does not know stays, and
 the strict loading that follows refuses it by its name. What the image tower has no use for stands
-in the registry (`left_over`) and is not among the tensors.
+in the registry (`ignored_tensors`) and is not among the tensors.
 """
 
 from __future__ import annotations

@@ -13,18 +13,18 @@ from open_clip.modified_resnet import ModifiedResNet
 from open_clip.timm_model import TimmModel
 from open_clip.transformer import VisionTransformer
 
-from crsbench.config import EncoderEntry
+from crsbench.config.model import EncoderEntry
+from crsbench.core.errors import UserError
 from crsbench.encoders.base import block_numbers, without
 from crsbench.encoders.timm_encoder import TimmEncoder
-from crsbench.encoders.weights import (
+from crsbench.weights.files import beside, fetch
+from crsbench.weights.tensors import (
     fetch_tensors,
     freeze,
     load_strictly,
     read_json,
     sha256_of_tensors,
 )
-from crsbench.errors import UserError
-from crsbench.weight_files import beside, fetch
 
 # The rest of the library's models: the text tower as CLIP has it, or as a module of its own, and
 # the loss's two numbers.
@@ -154,7 +154,9 @@ def load(
     del home
     config = _configuration(entry, weights_root)
     tower = _tower(entry, config)
-    tensors = fetch_tensors(entry, weights_root, prefixes=["visual."], left_over=_TEXT_AND_LOSS)
+    tensors = fetch_tensors(
+        entry, weights_root, prefixes=["visual."], ignored_tensors=_TEXT_AND_LOSS
+    )
     load_strictly(tower, tensors, entry.name)
     digest = sha256_of_tensors(tower.state_dict())
     return freeze(_encoder(entry, config, tower), device), digest

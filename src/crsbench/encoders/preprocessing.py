@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from crsbench.errors import UserError
+from crsbench.core.errors import UserError
 from crsbench.images.filtering import channels_of, pixels_of, resized
 
 

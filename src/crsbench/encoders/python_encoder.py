@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-from crsbench.config import EncoderEntry
+from crsbench.config.model import EncoderEntry
+from crsbench.core.errors import UserError
+from crsbench.core.hashing import sha256_of_file
 from crsbench.encoders.base import Encoder
-from crsbench.encoders.weights import freeze, sha256_of_tensors
-from crsbench.errors import UserError
-from crsbench.files import sha256_of_file
+from crsbench.weights.tensors import freeze, sha256_of_tensors
 
 
 def load(

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import torch
 
-from crsbench.config import EncoderEntry
+from crsbench.config.model import EncoderEntry
+from crsbench.core.errors import UserError
 from crsbench.encoders.base import Encoder, LoadedEncoder
-from crsbench.encoders.likeness import Twin, check_trained, compare
+from crsbench.encoders.base_model_check import BaseModelCheck, check_trained, compare
 from crsbench.encoders.preprocessing import Preprocessing
-from crsbench.errors import UserError
-from crsbench.weight_files import general_twin, stage, with_file
+from crsbench.weights.files import base_model_of, stage, with_file
 
 LIBRARIES = ("timm", "open_clip", "transformers", "python", "embeddings")
 _DISTRIBUTIONS = {"open_clip": "open-clip-torch"}
@@ -39,8 +39,8 @@ def load_encoder(
     encode, digest = _load(entry, home, weights_root, device)
     _check_size(entry, encode)
     trained = check_trained(entry, encode) if entry.has_weights else None
-    twin = _compare_with_twin(entry, encode, home, weights_root)
-    return LoadedEncoder(entry.name, encode, preprocessing, digest, twin, trained)
+    base_model = _compare_with_base_model(entry, encode, home, weights_root)
+    return LoadedEncoder(entry.name, encode, preprocessing, digest, base_model, trained)
 
 
 def _check_size(entry: EncoderEntry, encode: Encoder) -> None:
@@ -73,28 +73,28 @@ def _load(
     return loader.load(entry, home, weights_root, device)
 
 
-def _compare_with_twin(
+def _compare_with_base_model(
     entry: EncoderEntry, encode: Encoder, home: Path, weights_root: Path
-) -> Twin | None:
+) -> BaseModelCheck | None:
     """How the loaded weights compare with the general model that a faulty load would leave.
 
-    They are compared when the twin's weights are at hand, which are not downloaded here. Raises
-    UserError when they are equal, unless the entry says that this is to be marked only.
+    They are compared when the base model's weights are at hand, which are not downloaded here.
+    Raises UserError when they are equal, unless the entry says that this is to be marked only.
     """
-    general = general_twin(entry)
+    general = base_model_of(entry)
     if general is None:
         return None
-    if_equal = entry.spec["general_twin"].get("if_equal", "stop")
+    if_equal = entry.spec["base_model"].get("if_equal", "stop")
     try:
         stage(general, weights_root, download=False)
     except UserError:
-        return Twin(general.name, "not compared", if_equal)
+        return BaseModelCheck(general.name, "not compared", if_equal)
     other, _ = _load(with_file(general, weights_root), home, weights_root, torch.device("cpu"))
-    twin = compare(encode.state_dict(), other.state_dict(), general.name, if_equal)
-    if twin.verdict == "equal" and if_equal == "stop":
+    check = compare(encode.state_dict(), other.state_dict(), general.name, if_equal)
+    if check.verdict == "equal" and if_equal == "stop":
         raise UserError(
-            f"Encoder '{entry.name}': its weights are those of {twin.title}, the general model "
-            f"that a faulty load leaves: all of {twin.tensors} tensors are equal; where that is "
-            "known and wanted, `general_twin.if_equal: mark` in its entry lets it pass."
+            f"Encoder '{entry.name}': its weights are those of {check.title}, the general model "
+            f"that a faulty load leaves: all of {check.tensors} tensors are equal; where that is "
+            "known and wanted, `base_model.if_equal: mark` in its entry lets it pass."
         )
-    return twin
+    return check

@@ -9,10 +9,13 @@ from typing import Any
 import timm
 import torch
 
-from crsbench.config import EncoderEntry
+from crsbench.config.model import EncoderEntry
+from crsbench.core.errors import UserError
+from crsbench.core.hashing import sha256_number
 from crsbench.encoders.base import block_numbers, without
 from crsbench.encoders.checkpoints import LAYOUTS
-from crsbench.encoders.weights import (
+from crsbench.weights.files import beside, fetch
+from crsbench.weights.tensors import (
     fetch_tensors,
     freeze,
     load_in_order,
@@ -20,9 +23,6 @@ from crsbench.encoders.weights import (
     read_json,
     sha256_of_tensors,
 )
-from crsbench.errors import UserError
-from crsbench.files import sha256_number
-from crsbench.weight_files import beside, fetch
 
 
 class TimmEncoder(torch.nn.Module):

@@ -11,17 +11,18 @@ from typing import Any, Literal
 import torch
 import transformers
 
-from crsbench.config import EncoderEntry, nearest
+from crsbench.config.model import EncoderEntry
+from crsbench.core.errors import UserError
+from crsbench.core.names import nearest
 from crsbench.encoders.base import block_numbers, without
-from crsbench.encoders.weights import (
+from crsbench.weights.files import beside, fetch
+from crsbench.weights.tensors import (
     faults_of_weights,
     fetch_tensors,
     freeze,
     read_json,
     sha256_of_tensors,
 )
-from crsbench.errors import UserError
-from crsbench.weight_files import beside, fetch
 
 Feature = Literal["pooled", "class_token", "mean_patches"]
 
@@ -222,7 +223,7 @@ def load(
     model_class = _model_class(entry)
     config = _config(entry, weights_root, model_class.config_class)
     beside = _TEXT_AND_LOSS if "prefix" in entry.spec else ()
-    tensors = fetch_tensors(entry, weights_root, prefixes=entry.prefixes, left_over=beside)
+    tensors = fetch_tensors(entry, weights_root, prefixes=entry.prefixes, ignored_tensors=beside)
     for name in _DERIVED & tensors.keys():
         del tensors[name]
     tower = _loaded(entry, model_class, config, tensors)

@@ -1,26 +1,20 @@
-"""Features at several depths of an encoder, in one forward pass, and the probes on them."""
+"""Features at several depths of an encoder, in one forward pass."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import pandas as pd
 import torch
 
-from crsbench.config import CLEAN, Config, EncoderEntry
+from crsbench.config.model import Config, EncoderEntry
+from crsbench.core.errors import UserError
+from crsbench.core.names import CLEAN
 from crsbench.data.manifest import read_manifest
 from crsbench.encoders import BlockEncoder, LoadedEncoder, load_encoder
-from crsbench.errors import UserError
 from crsbench.features.jobs import extract_views, job_device
 from crsbench.features.store import FeatureWriter, read_features
-from crsbench.files import write_table
-from crsbench.grid import Run
-from crsbench.probes import ProbeSettings
-from crsbench.progress import progress
-from crsbench.runs import RunFiles, collect_runs, evaluate_run, fit_probes
 
 APPLIED, LEFT_OUT, HAS_NONE = "applied", "left out", "has none"
 """What becomes of the encoder's final norm at a depth below 100 %."""
@@ -106,33 +100,3 @@ def _divide(file: Path, view: AtDepths, outputs: Mapping[int, Path | str]) -> No
             for image_id, row in zip(features.image_ids, columns, strict=True):
                 writer.append(str(image_id), row)
         start += width
-
-
-def probe_depths(
-    output: Path | str,
-    encoder: str,
-    features: Mapping[int, Path | str],
-    manifest: Path | str,
-    splits: Mapping[int, Path | str],
-    settings: ProbeSettings,
-) -> None:
-    """Fit and test the full-label probe at each depth for each seed, and write the runs' table.
-
-    features: percent of the depth: file; splits: seed: file. The table has the columns of `runs`
-    (all at 100 % of the labels, clean) after `depth`, `norm` and `width`.
-    """
-    dataset = read_manifest(manifest).dataset
-    points = [(depth, seed) for depth in features for seed in splits]
-    tables = []
-    with TemporaryDirectory() as folder:
-        for depth, seed in progress(points, f"{encoder} × {dataset}", len(points), "probe"):
-            probe, result = (Path(folder) / f"{depth}-{seed}.{kind}" for kind in ("npz", "json"))
-            fit_probes(features[depth], manifest, splits[seed], {100: probe}, settings)
-            files = RunFiles(str(probe), str(features[depth]), str(manifest), str(splits[seed]))
-            evaluate_run(Run(encoder, dataset, seed, CLEAN, 100), files, result)
-            found = read_features(features[depth])
-            about = {"depth": depth, "norm": found.metadata["norm"], "width": found.matrix.shape[1]}
-            tables.append(collect_runs([result]).assign(**about))
-    table = pd.concat(tables, ignore_index=True)
-    first = ["depth", "norm", "width"]
-    write_table(output, table[[*first, *(name for name in table if name not in first)]])

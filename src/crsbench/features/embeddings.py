@@ -13,12 +13,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from crsbench.config import CLEAN, Config, EncoderEntry
+from crsbench.config.model import Config, EncoderEntry
+from crsbench.core.errors import UserError
+from crsbench.core.hashing import sha256_of_file
+from crsbench.core.names import CLEAN
 from crsbench.data.manifest import read_manifest
 from crsbench.data.splits import read_test
-from crsbench.errors import UserError
 from crsbench.features.store import FeatureWriter
-from crsbench.files import sha256_of_file
 
 IDS, VECTORS = "image_id", "features"
 """Columns of an Arrow or Parquet file, or arrays of an npz file: those of the feature store."""

@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from crsbench.config import CLEAN
+from crsbench.core.errors import UserError
+from crsbench.core.memory import keep_freed_memory
+from crsbench.core.names import CLEAN
+from crsbench.core.progress import progress
 from crsbench.encoders import LoadedEncoder
 from crsbench.encoders.preprocessing import Preprocessing
-from crsbench.errors import UserError
 from crsbench.features.overflow import first_not_finite
 from crsbench.features.shards import ShardedFeatures
 from crsbench.images.canonical import read_canonical
 from crsbench.images.perturbations import perturb
-from crsbench.memory import keep_freed_memory
-from crsbench.progress import progress
 
 LIBRARIES = ("numba", "numpy", "open_clip_torch", "pillow", "timm", "torch", "transformers")
 """What a feature file names the versions of."""
@@ -246,12 +246,14 @@ def _metadata(
     encoder: LoadedEncoder, views: ImageViews, precision: str, metadata: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What made an encoder's feature files, for their schema: enough to trace any number back."""
-    twin = encoder.general_twin
+    base_model = encoder.base_model
     return {
         **metadata,
         "encoder": encoder.name,
         "weights_sha256": encoder.weights_sha256,
-        "general_twin": None if twin is None else {**asdict(twin), "told": str(twin)},
+        "base_model": None
+        if base_model is None
+        else {**asdict(base_model), "told": str(base_model)},
         "trained": encoder.trained,
         "preprocessing": asdict(encoder.preprocessing),
         "short_side": views.short_side,

@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from crsbench.config import CLEAN, Config, EncoderEntry
+from crsbench.config.model import Config, EncoderEntry
+from crsbench.core.errors import UserError
+from crsbench.core.gpu_lock import leased_gpu
+from crsbench.core.hashing import sha256_of_file
+from crsbench.core.memory import keep_freed_memory
+from crsbench.core.names import CLEAN
+from crsbench.core.threads import use_one_thread
 from crsbench.data.manifest import read_manifest
 from crsbench.data.splits import read_test
 from crsbench.encoders import LoadedEncoder, load_encoder
-from crsbench.errors import UserError
-from crsbench.features.agreement import check_agreement
-from crsbench.features.devices import leased_gpu
 from crsbench.features.extraction import ImageViews, extract, geometries_of
-from crsbench.files import sha256_of_file
-from crsbench.memory import keep_freed_memory
-from crsbench.threads import use_one_thread
+from crsbench.features.precision_check import check_precision
 
 
 def extract_features(
@@ -39,7 +40,7 @@ def extract_features(
     `{condition}.arrow`: clean holds every image, a degraded condition the test images. Without one
     the data set is a shift target: one output an encoder, its clean images. Before the first image
     is extracted a sample must agree between batches and, in a reduced precision, with float32
-    (`check_agreement`).
+    (`check_precision`).
     """
     manifest = read_manifest(manifest_file)
     is_test = np.zeros(len(manifest.image_ids), dtype=bool)
@@ -90,7 +91,7 @@ def extract_views(
         max_pixels=config.settings["image"]["max_pixels"],
     )
     for encoder in encoders:
-        check_agreement(encoder, views, device=device, **how)
+        check_precision(encoder, views, device=device, **how)
     made_from = {"dataset": manifest.dataset, "manifest_sha256": sha256_of_file(manifest_file)}
     metadata = {**(about or {}), **made_from}
     extract(encoders, views, files, device=device, workers=workers, metadata=metadata, **how)

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from crsbench.errors import UserError
+from crsbench.core.errors import UserError
+from crsbench.core.files import read_arrays, write_arrays
 from crsbench.features.store import FeatureWriter
-from crsbench.files import read_arrays, write_arrays
 
 SHARD_IMAGES = 512
 """How many images a killed extraction loses at most; with 16 views of 1,152 numbers 38 MB."""

@@ -14,8 +14,8 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from crsbench.errors import UserError
-from crsbench.files import BLANK_SEAL, damaged, require_seal, seal, whole_or_absent
+from crsbench.core.errors import UserError
+from crsbench.core.files import BLANK_CHECKSUM, add_checksum, atomic_write, damaged, verify_checksum
 
 ROWS_PER_BATCH = 1024
 
@@ -88,7 +88,7 @@ class FeatureWriter:
 
     def __enter__(self) -> Self:
         self._stack = ExitStack()
-        self._part = self._stack.enter_context(whole_or_absent(self._path))
+        self._part = self._stack.enter_context(atomic_write(self._path))
         return self
 
     def append(self, image_id: str, row: np.ndarray) -> None:
@@ -101,7 +101,7 @@ class FeatureWriter:
         values = np.stack(self._rows).astype(np.float32, copy=False)
         schema = pa.schema(
             [("image_id", pa.string()), ("features", pa.list_(pa.float32(), values.shape[1]))],
-            metadata={b"crsbench": self._metadata.encode(), b"seal": BLANK_SEAL},
+            metadata={b"crsbench": self._metadata.encode(), b"seal": BLANK_CHECKSUM},
         )
         if self._sink is None:
             self._sink = pa.ipc.new_file(str(self._part), schema)
@@ -125,7 +125,7 @@ class FeatureWriter:
                 self._flush()
             if self._sink is not None:
                 self._sink.close()
-                seal(self._part)
+                add_checksum(self._part)
 
 
 def read_metadata(path: Path | str) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def read_features(path: Path | str) -> Features:
     """
     try:
         with Path(path).open("rb") as handle, mmap(handle.fileno(), 0, access=ACCESS_READ) as whole:
-            require_seal(whole)
+            verify_checksum(whole)
         with pa.memory_map(str(path)) as source:
             table = pa.ipc.open_file(source).read_all()
         metadata = json.loads(table.schema.metadata[b"crsbench"])

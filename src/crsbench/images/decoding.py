@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from crsbench.errors import UserError
+from crsbench.core.errors import UserError
 
 DICOM_SUFFIXES = (".dcm", ".dicom")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from crsbench.errors import UserError
+from crsbench.core.errors import UserError
 from crsbench.images.decoding import MissingExtraError, check_size
 
 

@@ -18,7 +18,7 @@ from statistics import NormalDist
 import numpy as np
 from PIL import Image
 
-from crsbench.files import sha256_number
+from crsbench.core.hashing import sha256_number
 from crsbench.images.draws import REFERENCE_SIDE, normal_quantiles, random_shares
 from crsbench.images.filtering import blurred, compiled, image_of, pixels_of, resized
 from crsbench.images.modality import MODALITY_TRUE

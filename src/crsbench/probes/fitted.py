@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from crsbench.files import damaged, read_arrays, write_arrays
+from crsbench.core.files import damaged, read_arrays, write_arrays
 
 _ROWS_AT_ONCE = 4096  # bounds the float64 copy of the features
 _KIND = "crsbench probe: "

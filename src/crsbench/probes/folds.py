@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from crsbench.files import sha256_number
+from crsbench.core.hashing import sha256_number
 
 
 def assign_folds(classes: np.ndarray, groups: np.ndarray, folds: int) -> tuple[np.ndarray, int]:

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from crsbench.errors import UserError
+from crsbench.core.errors import UserError
 
 _HISTORY = 12
 _SUFFICIENT_DECREASE = 1e-4
@@ -375,8 +375,8 @@ class _Sums:
         """
         if self.products.shape[1] == 1:
             return self.products
-        apart = self.products - torch.diag_embed(self.products.diagonal(dim1=1, dim2=2))
-        return torch.diag_embed(apart.sum(2)) - apart
+        cross = self.products - torch.diag_embed(self.products.diagonal(dim1=1, dim2=2))
+        return torch.diag_embed(cross.sum(2)) - cross
 
 
 class _RowTerms(NamedTuple):

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from crsbench.files import sha256_number
-from crsbench.metrics import UNKNOWN
+from crsbench.core.hashing import sha256_number
+from crsbench.metrics.classification import UNKNOWN
 from crsbench.probes.fitted import (
     check_c_grid,
     class_floors,

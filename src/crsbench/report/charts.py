@@ -11,12 +11,11 @@ from typing import Any
 
 import pandas as pd
 
-from crsbench.drawing import COLOURS, GREY
-from crsbench.overlap import summary
+from crsbench.config.overlap import summary
+from crsbench.core.names import AGGREGATE, CLEAN
+from crsbench.core.plotting import COLOURS, GREY
 from crsbench.report.leaderboard import AXIS_COLUMNS
 from crsbench.report.material import Material, kind_title
-from crsbench.score import AGGREGATE
-from crsbench.score.axes import CLEAN
 
 Spec = dict[str, Any]
 Rows = list[dict[str, Any]]

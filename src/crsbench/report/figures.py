@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from crsbench.drawing import COLOURS, DASHES, GREY, house_style, short, svg_text
-from crsbench.files import whole_or_absent
-from crsbench.overlap import summary
+from crsbench.config.overlap import summary
+from crsbench.core.files import atomic_write
+from crsbench.core.names import AGGREGATE
+from crsbench.core.plotting import COLOURS, DASHES, GREY, house_style, short, svg_text
 from crsbench.report.leaderboard import AXIS_COLUMNS, axis_cells
 from crsbench.report.material import Material
-from crsbench.score import AGGREGATE
 
 ONE_COLUMN, TWO_COLUMNS = 3.46, 7.09
 """Usual widths of journal figures: 88 and 180 mm, in inches."""
@@ -40,7 +40,7 @@ def write_paper(folder: Path | str, material: Material) -> None:
             figure = Figure(layout="constrained")
             draw(figure, material)
             _write(folder / f"{name}.svg", svg_text(figure))
-            with whole_or_absent(folder / f"{name}.pdf") as part:
+            with atomic_write(folder / f"{name}.pdf") as part:
                 figure.savefig(part, format="pdf", metadata={"CreationDate": None})
     rows = leaderboard_rows(material)
     _write(folder / "leaderboard.md", markdown_table(TABLE_HEAD, rows))
@@ -113,7 +113,7 @@ def _decimal(value: float | None) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    with whole_or_absent(file) as part:
+    with atomic_write(file) as part:
         part.write_text(text, encoding="utf-8")
 
 

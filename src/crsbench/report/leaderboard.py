@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from crsbench.overlap import mark
+from crsbench.config.overlap import mark
+from crsbench.core.names import AGGREGATE, SEED_MEAN
 from crsbench.report.material import Material
-from crsbench.score import AGGREGATE, SEED_MEAN
 
 AXIS_COLUMNS = {
     "axis_discrimination": "discrimination",

@@ -10,9 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from crsbench.files import read_table
-from crsbench.overlap import Overlaps
-from crsbench.score import SEED_MEAN, Scoring
+from crsbench.config.overlap import Overlaps
+from crsbench.core.files import read_table
+from crsbench.core.names import SEED_MEAN
+from crsbench.score import Scoring
 from crsbench.studies.base import read_figure
 
 Entries = Mapping[str, Mapping[str, Any]]

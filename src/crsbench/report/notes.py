@@ -85,7 +85,7 @@ NOTES = {
     "external_validity": Note(
         "Does the score foretell the AUROC abroad?",
         "elsewhere",
-        "The CRS sums up a bench. In the published study plain AUROC foretold better.",
+        "The CRS sums up a bench. In the published study plain AUROC predicted_ranking better.",
     ),
     "leave_one_dataset_out": Note(
         "Does the score carry over to another data set?",
@@ -175,7 +175,7 @@ NOTES = {
         "The promise holds on average over cases like those of the calibration set, not for each "
         "class and not abroad.",
     ),
-    "sentinel": Note(
+    "shift_detection": Note(
         "Can a shift be noticed from the features alone?",
         "elsewhere",
         "A shift that the features show need not cost anything, and one that costs need not show.",

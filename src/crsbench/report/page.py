@@ -10,15 +10,15 @@ from typing import Any
 import jinja2
 import pandas as pd
 
-from crsbench.drawing import GROUP_COLOURS
-from crsbench.files import whole_or_absent
-from crsbench.overlap import mark, summary
+from crsbench.config.overlap import mark, summary
+from crsbench.core.files import atomic_write
+from crsbench.core.names import AGGREGATE
+from crsbench.core.plotting import GROUP_COLOURS
 from crsbench.report import charts, headline
 from crsbench.report.leaderboard import AXIS_COLUMNS, MARKS, leaderboards, marks_of
 from crsbench.report.material import Material
 from crsbench.report.notes import THEMES, note_of
 from crsbench.report.views import SHOWN_ROWS, download, svg_image, svg_size, table_view
-from crsbench.score import AGGREGATE
 
 COVERED = ("movers", "label_efficiency", "weight_sensitivity")
 """Studies that an interactive chart shows too: their printed figure is folded away."""
@@ -59,7 +59,7 @@ def write_report(output: Path | str, material: Material) -> None:
             scoring=material.scoring,
         )
     )
-    with whole_or_absent(output) as part:
+    with atomic_write(output) as part:
         part.write_text(html, encoding="utf-8")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from crsbench.files import read_json
+from crsbench.core.files import read_json
 
 PACKAGES = (
     *("crsbench", "numpy", "pandas", "scikit-learn", "pillow", "torch", "timm"),
@@ -25,7 +25,7 @@ def provenance(
     """What the report says of its own making.
 
     home: the workflow's folder; settings: the config as written; encoder_runs: a run file of each
-    encoder, which holds the digest of its weights and how they compare with a general twin's.
+    encoder, which holds the digest of its weights and how they compare with a base model's.
     """
     runs = {name: read_json(file) for name, file in encoder_runs.items()}
     return {
@@ -33,7 +33,9 @@ def provenance(
         "versions": {"Python": platform.python_version()} | _versions(PACKAGES),
         "config": yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True, width=100),
         "weights": {name: run["weights_sha256"] for name, run in runs.items()},
-        "twins": {name: run["general_twin"] for name, run in runs.items() if "general_twin" in run},
+        "base_models": {
+            name: run["base_model"] for name, run in runs.items() if "base_model" in run
+        },
     }
 
 

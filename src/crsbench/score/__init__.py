@@ -1,17 +1,15 @@
 """The score: anchors, axes, the Clinical Reliability Score, its frozen reference and bootstrap."""
 
-from crsbench.score.axes import AGGREGATE, SEED_MEAN, axes_table, runs_to_rows
+from crsbench.score.axes import axes_table, runs_to_rows
 from crsbench.score.bootstrap import SeedBootstrap, add_tiers, seed_bootstrap
 from crsbench.score.crs import OWN_PANEL, crs_components, crs_table
 from crsbench.score.reference import Reference, freeze_reference, load_reference
 from crsbench.score.scoring import AXES, MEASURES, Axis, Scoring, Weights, load_scoring
 
 __all__ = [
-    "AGGREGATE",
     "AXES",
     "MEASURES",
     "OWN_PANEL",
-    "SEED_MEAN",
     "Axis",
     "Reference",
     "Scoring",

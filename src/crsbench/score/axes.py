@@ -10,15 +10,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from crsbench.core.names import AGGREGATE, CLEAN, SEED_MEAN
 from crsbench.score.scoring import MEASURES, Scoring
 
-AGGREGATE = "aggregate"
-"""The name that stands for the mean over data sets."""
-
-SEED_MEAN = -1
-"""The seed number of rows that are means over seeds."""
-
-CLEAN = "clean"
 METRICS = ("macro_auroc", "ece", "classwise_ece", "adaptive_ece", "brier", "log_loss")
 CORE = "macro_auroc_core"
 """A metric that a table of runs may lack: macro-AUROC without the classes set apart."""

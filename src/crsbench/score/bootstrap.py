@@ -8,13 +8,13 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.stats import t as student_t
 
-from crsbench.errors import UserError
-from crsbench.files import sha256_number
-from crsbench.score.axes import AGGREGATE, SEED_MEAN
+from crsbench.core.errors import UserError
+from crsbench.core.hashing import sha256_number
+from crsbench.core.names import AGGREGATE, SEED_MEAN
+from crsbench.metrics.statistics import competition_rank
 from crsbench.score.crs import BoolArray, FloatArray, IntArray, Panel, crs_components
 from crsbench.score.reference import Reference
 from crsbench.score.scoring import Scoring
-from crsbench.stats import competition_rank
 
 REPLICATES = 10_000
 

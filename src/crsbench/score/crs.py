@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from crsbench.errors import UserError
-from crsbench.score.axes import AGGREGATE, SEED_MEAN
+from crsbench.core.errors import UserError
+from crsbench.core.names import AGGREGATE, SEED_MEAN
+from crsbench.metrics.statistics import competition_rank
 from crsbench.score.scoring import Scoring, Weights
-from crsbench.stats import competition_rank
 
 if TYPE_CHECKING:
     from crsbench.score.reference import Reference

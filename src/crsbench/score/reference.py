@@ -11,9 +11,10 @@ from typing import Any
 
 import pandas as pd
 
-from crsbench.errors import UserError
-from crsbench.files import read_json, write_json
-from crsbench.score.axes import SEED_MEAN, finish_axes
+from crsbench.core.errors import UserError
+from crsbench.core.files import read_json, write_json
+from crsbench.core.names import SEED_MEAN
+from crsbench.score.axes import finish_axes
 from crsbench.score.crs import crs_table
 from crsbench.score.scoring import MEASURES, Scoring, parse_scoring
 

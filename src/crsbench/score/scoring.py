@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from crsbench.errors import UserError
+from crsbench.core.errors import UserError
 
 AXES = ("discrimination", "calibration", "supervision", "robustness")
 """The four axes of the score, in the order of every array of axes."""

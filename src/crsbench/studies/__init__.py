@@ -42,13 +42,13 @@ def studies_of(settings: Mapping[str, Any]) -> list[str]:
     return [name for name in STUDIES if name not in OPTIONAL or name in settings]
 
 
-def beyond_names(settings: Mapping[str, Any]) -> list[str]:
+def case_study_names(settings: Mapping[str, Any]) -> list[str]:
     """The studies of test cases that a config's `studies` ask for, in the order to show them."""
     wanted = {
         "subgroups": ["subgroups", "subgroup_gaps"],
         "operating_points": ["operating_points"],
         "selective_prediction": ["selective_prediction", "risk_coverage", "conformal_sets"],
-        "sentinel": ["sentinel"],
+        "shift_detection": ["shift_detection"],
         "target_predictors": ["target_predictors"],
     }
     names = [name for key, of_key in wanted.items() if settings.get(key) for name in of_key]

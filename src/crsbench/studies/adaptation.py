@@ -9,16 +9,16 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from crsbench.drawing import GROUP_COLOURS
-from crsbench.score import AGGREGATE, SEED_MEAN, Scoring, axes_table, crs_table
-from crsbench.score.axes import CLEAN
-from crsbench.stats import (
+from crsbench.core.names import AGGREGATE, CLEAN, SEED_MEAN
+from crsbench.core.plotting import GROUP_COLOURS
+from crsbench.metrics.statistics import (
     competition_rank,
     kendall_tau,
     mean_absolute_rank_shift,
     t_interval,
     top_k_overlap,
 )
+from crsbench.score import Scoring, axes_table, crs_table
 from crsbench.studies.base import MIN_ENCODERS, Finding, Study, not_run, number
 from crsbench.studies.figures import group_legend, panels
 

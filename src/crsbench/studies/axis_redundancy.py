@@ -7,10 +7,9 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from crsbench.drawing import COLOURS
-from crsbench.score import AGGREGATE
-from crsbench.score.axes import CLEAN
-from crsbench.stats import spearman_rho
+from crsbench.core.names import AGGREGATE, CLEAN
+from crsbench.core.plotting import COLOURS
+from crsbench.metrics.statistics import spearman_rho
 from crsbench.studies.base import MIN_ENCODERS, Inputs, Study, mean_by_encoder, not_run, number
 from crsbench.studies.figures import panels
 

@@ -11,25 +11,19 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from crsbench.drawing import GROUP_COLOURS, house_style, short, svg_text
-from crsbench.files import (
-    BLANK_SEAL,
-    read_sealed,
+from crsbench.config.overlap import Overlaps
+from crsbench.core.files import (
+    BLANK_CHECKSUM,
+    atomic_write,
+    checksummed,
+    read_checksummed,
     read_table,
-    sealed,
-    whole_or_absent,
     write_table,
 )
-from crsbench.overlap import Overlaps
-from crsbench.score import (
-    AGGREGATE,
-    SEED_MEAN,
-    Reference,
-    Scoring,
-    load_reference,
-    load_scoring,
-)
-from crsbench.score.axes import BOTH_SIDES, CLEAN
+from crsbench.core.names import AGGREGATE, CLEAN, SEED_MEAN
+from crsbench.core.plotting import GROUP_COLOURS, house_style, short, svg_text
+from crsbench.score import Reference, Scoring, load_reference, load_scoring
+from crsbench.score.axes import BOTH_SIDES
 from crsbench.score.crs import Panel
 
 MIN_ENCODERS = 3
@@ -195,15 +189,15 @@ def write_study(
         else:
             study.draw(figure)
         svg = svg_text(figure)
-    with whole_or_absent(figure_file) as part:
-        part.write_bytes(sealed(b"%s<!-- %s -->\n" % (svg.encode(), BLANK_SEAL)))
+    with atomic_write(figure_file) as part:
+        part.write_bytes(checksummed(b"%s<!-- %s -->\n" % (svg.encode(), BLANK_CHECKSUM)))
     table = study.table if overlaps is None else overlaps.add_to(study.table)
     write_table(table_file, table, metadata)
 
 
 def read_figure(figure_file: Path | str) -> str:
     """The `<svg>` element of a study's figure; UserError when it is not what was written."""
-    return read_sealed(figure_file).rpartition(b"<!--")[0].decode()
+    return read_checksummed(figure_file).rpartition(b"<!--")[0].decode()
 
 
 def read_sentence(table_file: Path | str) -> str:

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from crsbench.metrics import auroc_per_class, resampled_auroc
-from crsbench.predictions import PredictedTestSet
-from crsbench.stats import group_bootstrap
+from crsbench.evaluation.predictions import PredictedTestSet
+from crsbench.metrics.classification import auroc_per_class, resampled_auroc
+from crsbench.metrics.statistics import group_bootstrap
 
 CASE_COLUMNS = [
     "encoder", "dataset", "condition", "macro_auroc", "low", "high", "se", "n_cases", "n_groups",
@@ -67,8 +67,8 @@ def case_bootstrap(
     for a, b in combinations(range(len(encoders)), 2):
         low, high = _interval(resampled.values[:, a] - resampled.values[:, b], level)
         pair = {"encoder_a": encoders[a], "encoder_b": encoders[b], "low": low, "high": high}
-        apart = bool(low > 0 or high < 0)
-        records.append(pair | {"difference": whole[0, a] - whole[0, b], "separated": apart})
+        separated = bool(low > 0 or high < 0)
+        records.append(pair | {"difference": whole[0, a] - whole[0, b], "separated": separated})
     pairs = pd.DataFrame(records).assign(**common)
     return _typed(cases, CASE_COLUMNS), _typed(pairs, PAIR_COLUMNS)
 

@@ -9,9 +9,10 @@ from itertools import combinations
 import pandas as pd
 from matplotlib.figure import Figure
 
+from crsbench.core.names import AGGREGATE
+from crsbench.metrics.statistics import inverted_pairs, kendall_tau, spearman_rho
 from crsbench.probes import LOGISTIC, NEIGHBOURS, PERCEPTRON
-from crsbench.score import AGGREGATE, axes_table, crs_table
-from crsbench.stats import inverted_pairs, kendall_tau, spearman_rho
+from crsbench.score import axes_table, crs_table
 from crsbench.studies.base import (
     MIN_ENCODERS,
     Finding,
@@ -134,7 +135,7 @@ def _less_is_better(inputs: Inputs, measure: str) -> bool:
 
 def _told(inputs: Inputs, row: Mapping[str, object], of_auroc: pd.DataFrame) -> str:
     probe = str(row["probe_b"])
-    apart = of_auroc[(of_auroc["probe_b"] == probe) & (of_auroc["dataset"] != AGGREGATE)]
+    by_dataset = of_auroc[(of_auroc["probe_b"] == probe) & (of_auroc["dataset"] != AGGREGATE)]
     leaders = [inputs.titles(str(row[side]).split(" and ")) for side in ("leader_a", "leader_b")]
     leads = (
         f"{leaders[0]} leads under both"
@@ -144,8 +145,8 @@ def _told(inputs: Inputs, row: Mapping[str, object], of_auroc: pd.DataFrame) -> 
     return (
         f"{TITLES[probe]} and {TITLES[LOGISTIC]} rank {row['n_encoders']} encoders with "
         f"Kendall's τ {number(row['kendall_tau'])} and Spearman's ρ {number(row['spearman_rho'])}, "
-        f"{leads}, and the leader is the same on {apart['same_leader'].sum()} of {len(apart)} data "
-        "sets"
+        f"{leads}, and the leader is the same on {by_dataset['same_leader'].sum()} of "
+        f"{len(by_dataset)} data sets"
     )
 
 

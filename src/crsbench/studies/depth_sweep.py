@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from crsbench.stats import t_interval
+from crsbench.metrics.statistics import t_interval
 from crsbench.studies.base import Finding, Study
 from crsbench.studies.figures import line_style, panels
 
@@ -31,7 +31,7 @@ def depth_sweep(runs: pd.DataFrame, encoders: Entries, datasets: Entries) -> Stu
     one of the highest mean AUROC on the test set itself (of equal ones the deepest).
 
     Args:
-        runs: tables of `crsbench.features.depths.probe_depths`, one below the other.
+        runs: tables of `crsbench.evaluation.depth.probe_depths`, one below the other.
         encoders, datasets: registry entries by name.
     """
     sweeps = runs.sort_values(["encoder", "dataset", "depth", "seed"]).groupby(

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pandas as pd
 from matplotlib.figure import Figure
 
+from crsbench.metrics.statistics import spearman_rho
 from crsbench.score.crs import Panel
-from crsbench.stats import spearman_rho
 from crsbench.studies.base import MIN_ENCODERS, Finding, Inputs, Study, not_run, number
 from crsbench.studies.figures import group_legend, named_points, panels
 

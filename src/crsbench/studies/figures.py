@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from crsbench.drawing import COLOURS, DASHES, GROUP_COLOURS
+from crsbench.core.plotting import COLOURS, DASHES, GROUP_COLOURS
 
 
 def panels(

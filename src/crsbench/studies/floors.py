@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from crsbench.drawing import COLOURS, GREY
-from crsbench.score import AGGREGATE, AXES, SEED_MEAN
+from crsbench.core.names import AGGREGATE, SEED_MEAN
+from crsbench.core.plotting import COLOURS, GREY
+from crsbench.score import AXES
 from crsbench.score.crs import FloatArray, Panel
 from crsbench.studies.base import Finding, Inputs, Study, mean_by_encoder, not_run
 from crsbench.studies.figures import panels

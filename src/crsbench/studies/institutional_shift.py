@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from crsbench.stats import welch_test
+from crsbench.metrics.statistics import welch_test
 from crsbench.studies.base import MEDICAL_GROUPS, Finding, Inputs, Study, not_run, number
 from crsbench.studies.figures import group_legend, panels
 

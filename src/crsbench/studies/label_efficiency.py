@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from crsbench.score.axes import CLEAN
+from crsbench.core.names import CLEAN
 from crsbench.studies.base import MEDICAL_GROUPS, Finding, Inputs, Study, not_run, number
 from crsbench.studies.figures import line_style, panels
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from crsbench.score import AGGREGATE
-from crsbench.stats import kendall_tau, spearman_rho
+from crsbench.core.names import AGGREGATE
+from crsbench.metrics.statistics import kendall_tau, spearman_rho
 from crsbench.studies.base import (
     MIN_ENCODERS,
     Finding,

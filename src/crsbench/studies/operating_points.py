@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from crsbench.config import CLEAN
-from crsbench.metrics import UNKNOWN
-from crsbench.stats import percentile_interval
-from crsbench.studies.cells import Cell, TestedCases, with_intervals
+from crsbench.core.names import CLEAN
+from crsbench.evaluation.cases import Cell, TestedCases, with_intervals
+from crsbench.metrics.classification import UNKNOWN
+from crsbench.metrics.statistics import percentile_interval
 
 FloatArray = npt.NDArray[np.float64]
 

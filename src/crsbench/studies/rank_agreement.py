@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from crsbench.score import AGGREGATE
-from crsbench.stats import (
+from crsbench.core.names import AGGREGATE
+from crsbench.metrics.statistics import (
     competition_rank,
     inverted_pairs,
     kendall_tau,

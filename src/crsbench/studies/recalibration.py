@@ -11,12 +11,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from crsbench.config import CLEAN
-from crsbench.drawing import COLOURS, GREY
-from crsbench.recalibrated import CHOSEN, SOURCE
-from crsbench.recalibration import METHODS
-from crsbench.recalibration.selection import NONE
-from crsbench.stats import mean_interval
+from crsbench.calibration import METHODS
+from crsbench.calibration.cells import CHOSEN, SOURCE
+from crsbench.calibration.selection import NONE
+from crsbench.core.names import CLEAN
+from crsbench.core.plotting import COLOURS, GREY
+from crsbench.metrics.statistics import mean_interval
 from crsbench.studies.base import Finding, Study, not_run, number
 
 CELL = ["dataset", "encoder"]
@@ -41,7 +41,7 @@ MOST_PANELS = 12
 class Recalibrated:
     """The tables of all recalibrated cells, with `encoder`, `dataset` and `primary`.
 
-    recalibrated, reliability, cases: as in ``crsbench.recalibrated.RecalibratedCell``; titles:
+    recalibrated, reliability, cases: as in ``crsbench.calibration.cells.RecalibratedCell``; titles:
     shown names of encoders, data sets and targets; targets: names of the shift targets.
     """
 

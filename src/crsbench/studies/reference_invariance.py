@@ -9,9 +9,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from crsbench.drawing import COLOURS
-from crsbench.files import sha256_number
-from crsbench.score import AGGREGATE, SEED_MEAN, Reference, Scoring, crs_components, crs_table
+from crsbench.core.hashing import sha256_number
+from crsbench.core.names import AGGREGATE, SEED_MEAN
+from crsbench.core.plotting import COLOURS
+from crsbench.score import Reference, Scoring, crs_components, crs_table
 from crsbench.studies.base import Inputs, Study, mean_by_encoder, not_run
 from crsbench.studies.figures import panels
 

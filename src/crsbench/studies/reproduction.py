@@ -10,9 +10,10 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from crsbench.errors import UserError
-from crsbench.files import read_table, whole_or_absent
-from crsbench.score import AGGREGATE, Scoring
+from crsbench.core.errors import UserError
+from crsbench.core.files import atomic_write, read_table
+from crsbench.core.names import AGGREGATE
+from crsbench.score import Scoring
 from crsbench.studies.base import Finding
 
 COLUMNS = [
@@ -100,7 +101,7 @@ def scorecard(published: Published, own: OwnFigures) -> pd.DataFrame:
 
 def write_tsv(path: str | Path, table: pd.DataFrame) -> None:
     """Write the scorecard as tab-separated text; an empty field is a value that does not exist."""
-    with whole_or_absent(path) as part:
+    with atomic_write(path) as part:
         table.to_csv(part, sep="\t", index=False, float_format="%.6g", lineterminator="\n")
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from crsbench.config import CLEAN
-from crsbench.metrics import UNKNOWN, top_label
-from crsbench.studies.cells import Cell, TestedCases, with_intervals
+from crsbench.core.names import CLEAN
+from crsbench.evaluation.cases import Cell, TestedCases, with_intervals
+from crsbench.metrics.classification import UNKNOWN, top_label
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -11,9 +11,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from crsbench.drawing import COLOURS
+from crsbench.core.plotting import COLOURS
+from crsbench.metrics.statistics import competition_rank, kendall_tau
 from crsbench.score import AXES, Axis, crs_components
-from crsbench.stats import competition_rank, kendall_tau
 from crsbench.studies.base import MIN_ENCODERS, Finding, Inputs, Study, not_run
 from crsbench.studies.figures import line_style, panels
 

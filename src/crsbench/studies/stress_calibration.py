@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from crsbench.score.axes import BOTH_SIDES, CLEAN
-from crsbench.stats import Correlation, pearson
+from crsbench.core.names import CLEAN
+from crsbench.metrics.statistics import Correlation, pearson
+from crsbench.score.axes import BOTH_SIDES
 from crsbench.studies.base import MIN_ENCODERS, Finding, Inputs, Study, not_run, number
 from crsbench.studies.figures import group_legend, panels
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from crsbench.metrics import resampled_auroc, resampled_calibration_error, top_label
-from crsbench.stats import MOST_UNDEFINED, holm, percentile_interval
-from crsbench.studies.cells import Cell, TestedCases, value_with_interval
+from crsbench.evaluation.cases import Cell, TestedCases, value_with_interval
+from crsbench.metrics.classification import resampled_auroc, resampled_calibration_error, top_label
+from crsbench.metrics.statistics import MOST_UNDEFINED, holm, percentile_interval
 from crsbench.studies.operating_points import Aim, Target, hits, target, thresholds
 
 FloatArray = npt.NDArray[np.float64]

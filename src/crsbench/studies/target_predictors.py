@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from crsbench.drawing import short
+from crsbench.core.plotting import short
+from crsbench.metrics.statistics import spearman_rho
 from crsbench.score import AXES
-from crsbench.stats import spearman_rho
 from crsbench.studies.base import MIN_ENCODERS, Finding, Inputs, Study, not_run, number
 from crsbench.studies.external_validity import without_shift
 from crsbench.studies.figures import panels
@@ -47,7 +47,7 @@ def target_predictors(inputs: Inputs, sentinel: pd.DataFrame | None = None) -> S
         abroad = frame.pop("target_auroc").to_numpy()
         rows = [
             {"dataset": dataset, "target": target, "predictor": name}
-            | foretold(values.to_numpy(), abroad)
+            | predicted_ranking(values.to_numpy(), abroad)
             for name, values in frame.items()
         ]
         records += rows
@@ -85,7 +85,7 @@ def _summaries(
     return frame.dropna().sort_index()
 
 
-def foretold(values: FloatArray, abroad: FloatArray) -> dict[str, Any]:
+def predicted_ranking(values: FloatArray, abroad: FloatArray) -> dict[str, Any]:
     """How a summary (n,) foretells the target AUROC (n,), n ≥ 3 encoders.
 
     `low, high`: 95 % interval of ρ by Fisher's z with the standard error

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crsbench.config import DatasetEntry
-from crsbench.data.phantoms import KINDS
+from crsbench.config.model import DatasetEntry
 from crsbench.data.readers import (
     aptos2019,
     chexpert,
@@ -25,6 +24,7 @@ from crsbench.data.readers import (
 from crsbench.data.readers.phantom import read_phantom
 from crsbench.data.readers.table import read_table_dataset
 from crsbench.data.readers.tables import RESERVED, UNKNOWN_GROUP, ImageTable, check_links
+from crsbench.synthetic import KINDS
 
 __all__ = [
     "READERS",

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from crsbench.config import DatasetEntry
+from crsbench.config.model import DatasetEntry
+from crsbench.core.errors import UserError
 from crsbench.data.readers.demographics import Form, read_demographics
 from crsbench.data.readers.findings import read_findings
 from crsbench.data.readers.tables import (
@@ -18,7 +19,6 @@ from crsbench.data.readers.tables import (
     read_text_table,
     recoded,
 )
-from crsbench.errors import UserError
 
 BATCHES = {
     21514: "CheXpert-v1.0 batch 2 (train 1)",

@@ -11,9 +11,9 @@ from zipfile import BadZipFile
 
 import pandas as pd
 
-from crsbench.config import DatasetEntry
+from crsbench.config.model import DatasetEntry
+from crsbench.core.errors import UserError
 from crsbench.data.readers.tables import column, read_text_table
-from crsbench.errors import UserError
 
 RACES = {
     "white": r"\b(white|caucasian)\b",

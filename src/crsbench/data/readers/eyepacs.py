@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from crsbench.config import DatasetEntry
+from crsbench.config.model import DatasetEntry
+from crsbench.core.errors import UserError
 from crsbench.data.readers.tables import (
     ImageTable,
     build_image_table,
@@ -13,7 +14,6 @@ from crsbench.data.readers.tables import (
     named_labels,
     read_text_table,
 )
-from crsbench.errors import UserError
 
 TABLES = ("trainLabels.csv",)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from crsbench.config import DatasetEntry
+from crsbench.config.model import DatasetEntry
+from crsbench.core.errors import UserError
 from crsbench.data.readers.tables import column
-from crsbench.errors import UserError
-from crsbench.metrics import UNKNOWN
+from crsbench.metrics.classification import UNKNOWN
 
 POSITIVE, NEGATIVE, UNCERTAIN, BLANK = ("1", "1.0"), ("0", "0.0"), ("-1", "-1.0"), ""
 

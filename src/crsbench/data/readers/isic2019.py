@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from crsbench.config import DatasetEntry
+from crsbench.config.model import DatasetEntry
+from crsbench.core.errors import UserError
 from crsbench.data.readers.tables import (
     ImageTable,
     age_bands,
@@ -17,7 +18,6 @@ from crsbench.data.readers.tables import (
     read_text_table,
     recoded,
 )
-from crsbench.errors import UserError
 
 TRUTH, METADATA = "ISIC_2019_Training_GroundTruth.csv", "ISIC_2019_Training_Metadata.csv"
 TABLES = (TRUTH, METADATA)

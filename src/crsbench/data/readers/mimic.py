@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from crsbench.config import DatasetEntry
+from crsbench.config.model import DatasetEntry
+from crsbench.core.hashing import sha256_number
 from crsbench.data.readers.demographics import Form, read_demographics
 from crsbench.data.readers.findings import read_findings
 from crsbench.data.readers.tables import (
@@ -18,7 +19,6 @@ from crsbench.data.readers.tables import (
     read_text_table,
     require_unique,
 )
-from crsbench.files import sha256_number
 
 TABLES = tuple(f"mimic-cxr-2.0.0-{part}.csv" for part in ("metadata", "chexpert", "split"))
 DEMOGRAPHICS = Form("subject_id", ("race", "ethnicity"))

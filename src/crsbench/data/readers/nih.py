@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from crsbench.config import DatasetEntry
+from crsbench.config.model import DatasetEntry
 from crsbench.data.readers.tables import (
     ImageTable,
     age_bands,

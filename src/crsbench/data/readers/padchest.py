@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from crsbench.config import DatasetEntry
+from crsbench.config.model import DatasetEntry
+from crsbench.core.errors import UserError
 from crsbench.data.readers.tables import (
     ImageTable,
     age_bands,
@@ -19,7 +20,6 @@ from crsbench.data.readers.tables import (
     read_text_table,
     recoded,
 )
-from crsbench.errors import UserError
 
 TABLE = "PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv"
 TABLES = (TABLE, f"labels_csv/{TABLE}")

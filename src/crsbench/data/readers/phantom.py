@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from crsbench.config import DatasetEntry
-from crsbench.data.phantoms import KINDS, check_phantoms
+from crsbench.config.model import DatasetEntry
 from crsbench.data.readers.table import read_table_dataset
 from crsbench.data.readers.tables import ImageTable
+from crsbench.synthetic import KINDS, check_phantoms
 
 
 def read_phantom(entry: DatasetEntry, root: Path) -> ImageTable:

@@ -7,7 +7,8 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 import pandas as pd
 
-from crsbench.config import DatasetEntry
+from crsbench.config.model import DatasetEntry
+from crsbench.core.errors import UserError
 from crsbench.data.readers.tables import (
     RESERVED,
     ImageTable,
@@ -19,7 +20,6 @@ from crsbench.data.readers.tables import (
     read_text_table,
     select_rows,
 )
-from crsbench.errors import UserError
 
 
 def read_table_dataset(entry: DatasetEntry, root: Path) -> ImageTable:

@@ -15,8 +15,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from crsbench.config import DatasetEntry, nearest
-from crsbench.errors import UserError
+from crsbench.config.model import DatasetEntry
+from crsbench.core.errors import UserError
+from crsbench.core.names import nearest
 
 RESERVED = ("image_id", "path", "group", "labels", "content_sha256", "dropped")
 """Manifest columns that are no subgroup."""

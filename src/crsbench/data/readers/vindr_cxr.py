@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from crsbench.config import DatasetEntry
+from crsbench.config.model import DatasetEntry
 from crsbench.data.readers.tables import (
     ImageTable,
     binary,

@@ -1,0 +1,1 @@
+"""The configuration: validated and frozen; the grid of its runs; the names of their files."""

@@ -1,0 +1,120 @@
+"""YAML files closed by a JSON Schema of `workflow/schemas/`, and one sentence for each error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonschema import Draft202012Validator, ValidationError
+
+from crsbench.core.errors import UserError
+from crsbench.core.names import nearest
+
+
+def read_closed(file: Path, home: Path, schema: str) -> Mapping[str, Any]:
+    """Read a YAML file that one of our schemas closes; UserError names the file and the key."""
+    try:
+        entries = yaml.load(file.read_text(encoding="utf-8"), Loader=_LoaderOfUniqueKeys)
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}.") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from error
+    validate({} if entries is None else entries, home, schema, str(file))
+    _check_names(entries or {}, file)
+    return entries
+
+
+class _LoaderOfUniqueKeys(yaml.SafeLoader):
+    """PyYAML's safe loader keeps the last of equal keys; here they are an error."""
+
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key '{key.value}' stands there twice", problem_mark=key.start_mark
+                )
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+        return node
+
+
+def _check_names(names: Iterable[str], file: Path) -> None:
+    """A name is a folder of the results: two that differ in case alone are one on some disks."""
+    first: dict[str, str] = {}
+    for name in names:
+        other = first.setdefault(name.lower(), name)
+        if other != name:
+            raise UserError(
+                f"{file}: the names '{other}' and '{name}' differ only in upper and lower case; "
+                "rename one."
+            )
+
+
+@cache
+def _validator(file: Path) -> Draft202012Validator:
+    return Draft202012Validator(yaml.safe_load(file.read_text(encoding="utf-8")))
+
+
+def validate(instance: Any, home: Path, schema: str, source: str) -> None:
+    validator = _validator(home / "workflow" / "schemas" / f"{schema}.schema.yaml")
+    errors = sorted(validator.iter_errors(instance), key=lambda e: (len(e.path), str(e.path)))
+    if errors:
+        raise UserError(f"{source}: {_explain(errors[0])}")
+
+
+RENAMED_KEYS = {
+    "apart": "excluded_classes",
+    "detect": "positive_classes",
+    "general_twin": "base_model",
+    "left_over": "ignored_tensors",
+    "own_model": "external_predictions",
+    "sentinel": "shift_detection",
+}
+"""Keys of version 0.1 by their names of today."""
+
+
+def _hint(key: str, known: Mapping[str, Any]) -> str:
+    renamed = RENAMED_KEYS.get(key)
+    return f" (renamed: write '{renamed}')" if renamed in known else nearest(key, known)
+
+
+def _explain(error: ValidationError) -> str:
+    """One sentence for one schema violation: where, the value found, what is allowed."""
+    place = ".".join(str(part) for part in error.path) or "the top level"
+    if "propertyNames" in error.absolute_schema_path:
+        return (
+            f"the name {json.dumps(error.instance, ensure_ascii=False, default=str)} is not "
+            "allowed; a name is text of letters (a-z), digits, '_', '.' and '-', begins with a "
+            "letter or digit and has at most 100 characters."
+        )
+    if error.validator == "additionalProperties":
+        known = error.schema["properties"]
+        unknown = sorted(set(error.instance) - set(known), key=str)
+        return "; ".join(
+            f"unknown key '{key}' in {place}{_hint(str(key), known)}" for key in unknown
+        ) + (f" (allowed: {', '.join(sorted(known))}).")
+    if error.validator == "required":
+        missing = sorted(set(error.validator_value) - set(error.instance))
+        return f"{place} lacks the key {', '.join(repr(key) for key in missing)}."
+    if error.validator == "dependentRequired":
+        needed = [key for keys in error.validator_value.values() for key in keys]
+        missing = [key for key in needed if key not in error.instance]
+        keys = [key for key in error.validator_value if key in error.instance]
+        return f"{place} has the key '{keys[0]}' and lacks the key {', '.join(map(repr, missing))}."
+    if error.validator == "not":  # keys that have no use beside the entry's others
+        useless = [key for option in error.validator_value["anyOf"] for key in option["required"]]
+        found = [key for key in useless if key in error.instance]
+        return f"the key '{found[0]}' of {place} has no meaning beside its other keys."
+    if error.validator == "oneOf":
+        allowed = "hub, untrained, {file: …}, {hub: …, file: …} or {package: …, file: …}"
+        return f"{place} is {json.dumps(error.instance)}; allowed is {allowed}."
+    if error.validator == "enum":
+        hint = nearest(str(error.instance), error.validator_value)
+        allowed = ", ".join(map(str, error.validator_value))
+        return f"{place} is {json.dumps(error.instance)}{hint}; allowed: {allowed}."
+    return f"{place} is {json.dumps(error.instance, default=str)}: {error.message}."

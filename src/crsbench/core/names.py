@@ -1,0 +1,24 @@
+"""Names that the whole library shares, and the nearest of some known names."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+CLEAN = "clean"
+"""The condition of images as they are."""
+
+CALIBRATION = "calibration"
+"""What kept predictions of the calibration set are filed under, beside those of the conditions."""
+
+AGGREGATE = "aggregate"
+"""In place of a data set's name: the mean over the data sets that an encoder has."""
+
+SEED_MEAN = -1
+"""In place of a seed: the mean over seeds."""
+
+
+def nearest(name: str, known: Mapping[str, Any] | Sequence[Any]) -> str:
+    close = difflib.get_close_matches(name, [str(k) for k in known], n=1, cutoff=0.5)
+    return f" (did you mean '{close[0]}'?)" if close else ""

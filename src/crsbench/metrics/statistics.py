@@ -1,0 +1,370 @@
+"""Statistics of the studies: ranks and their agreement, tests, intervals and resampling.
+
+Thin over SciPy where it has the statistic. All functions refuse missing values: what to leave out
+is for the caller to decide and to say.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats as scipy_stats
+
+from crsbench.core.hashing import sha256_number
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+# --- ranks and their agreement -------------------------------------------------------------------
+
+
+def competition_rank(values: npt.ArrayLike) -> FloatArray:
+    """Ranks with 1 for the highest value; equal values share the best of their ranks (1, 2, 2, 4).
+
+    Args:
+        values: (…, n); ranked along the last axis. NaN gets no rank (NaN) and does not count.
+
+    Returns:
+        (…, n) ranks as floats.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    ranks = 1.0 + (values[..., None, :] > values[..., :, None]).sum(axis=-1)
+    return np.where(np.isnan(values), np.nan, ranks)
+
+
+def kendall_tau(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
+    """Kendall's τ-b of two (n,) series; NaN for fewer than two values or a constant series.
+
+    Without ties it is 1 − 2 · inverted / pairs.
+    """
+    a, b = _paired(a, b)
+    return float(scipy_stats.kendalltau(a, b).statistic) if _both_vary(a, b) else float("nan")
+
+
+def spearman_rho(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
+    """Spearman's ρ of two (n,) series; NaN for fewer than two values or a constant series."""
+    a, b = _paired(a, b)
+    return float(scipy_stats.spearmanr(a, b).statistic) if _both_vary(a, b) else float("nan")
+
+
+@dataclass(frozen=True)
+class PairCounts:
+    """How two rankings of the same items order their pairs."""
+
+    inverted: int
+    """Pairs that the two order in opposite ways."""
+    tied: int
+    """Pairs that at least one of the two does not order."""
+    pairs: int
+    """All pairs, n (n − 1) / 2."""
+
+
+def inverted_pairs(a: npt.ArrayLike, b: npt.ArrayLike) -> PairCounts:
+    """Count the pairs that two (n,) series order in opposite ways."""
+    a, b = _paired(a, b)
+    i, j = np.triu_indices(len(a), k=1)
+    product = np.sign(a[i] - a[j]) * np.sign(b[i] - b[j])
+    return PairCounts(int((product < 0).sum()), int((product == 0).sum()), len(product))
+
+
+def mean_absolute_rank_shift(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
+    """Mean over items of |rank in a − rank in b|, for two (n,) series where higher is better."""
+    a, b = _paired(a, b)
+    if not a.size:
+        return float("nan")
+    return float(np.abs(competition_rank(a) - competition_rank(b)).mean())
+
+
+def top_k_overlap(a: npt.ArrayLike, b: npt.ArrayLike, k: int) -> float:
+    """Share of the k best items by ``a`` that are also among the k best by ``b``.
+
+    The k best are the items of competition rank k or better; where a tie makes them more than k,
+    the share is of the larger set.
+
+    Raises:
+        ValueError: there are fewer than k items, or k < 1.
+    """
+    a, b = _paired(a, b)
+    if not 1 <= k <= len(a):
+        raise ValueError(f"k must lie between 1 and the number of items, {len(a)}, got {k}")
+    top_a, top_b = competition_rank(a) <= k, competition_rank(b) <= k
+    return int((top_a & top_b).sum()) / max(int(top_a.sum()), int(top_b.sum()))
+
+
+# --- tests and intervals -------------------------------------------------------------------------
+
+
+def t_interval(values: npt.ArrayLike, level: float = 0.95) -> tuple[float, float, float]:
+    """Mean of (n,) values with its two-sided Student interval, mean ± t · s / √n.
+
+    The bounds are NaN for fewer than two values, and the mean is for none.
+    """
+    values = _complete(values)
+    if len(values) < 2:
+        return float(values[0]) if len(values) else math.nan, math.nan, math.nan
+    mean = float(values.mean())
+    t = float(scipy_stats.t.ppf((1 + level) / 2, len(values) - 1))
+    half = t * float(values.std(ddof=1)) / math.sqrt(len(values))
+    return mean, mean - half, mean + half
+
+
+@dataclass(frozen=True)
+class WelchTest:
+    """Welch's test of two means; ``low`` and ``high`` bound ``difference`` (mean a − mean b)."""
+
+    mean_a: float
+    mean_b: float
+    difference: float
+    low: float
+    high: float
+    t: float
+    df: float
+    p: float
+    """Two-sided."""
+
+
+def welch_test(a: npt.ArrayLike, b: npt.ArrayLike, level: float = 0.95) -> WelchTest:
+    """Welch's t-test of two independent samples (n_a,) and (n_b,) of unequal variance.
+
+    Raises:
+        ValueError: a sample has fewer than two values, or neither varies.
+    """
+    a, b = _complete(a), _complete(b)
+    if len(a) < 2 or len(b) < 2:
+        raise ValueError(f"Welch's test needs two values in each group, got {len(a)} and {len(b)}")
+    if np.ptp(a) == 0 and np.ptp(b) == 0:
+        raise ValueError("Welch's test needs a group whose values vary")
+    test = scipy_stats.ttest_ind(a, b, equal_var=False)
+    interval = test.confidence_interval(level)
+    return WelchTest(
+        mean_a=float(a.mean()),
+        mean_b=float(b.mean()),
+        difference=float(a.mean() - b.mean()),
+        low=float(interval.low),
+        high=float(interval.high),
+        t=float(test.statistic),
+        df=float(test.df),
+        p=float(test.pvalue),
+    )
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Pearson's r with its interval (Fisher's z) and two-sided p-value."""
+
+    r: float
+    low: float
+    high: float
+    p: float
+    n: int
+
+
+def pearson(a: npt.ArrayLike, b: npt.ArrayLike, level: float = 0.95) -> Correlation:
+    """Pearson correlation of two (n,) series.
+
+    The interval is NaN for fewer than four values; all is NaN for fewer than two or a constant
+    series.
+    """
+    a, b = _paired(a, b)
+    nan = float("nan")
+    if not _both_vary(a, b):
+        return Correlation(nan, nan, nan, nan, len(a))
+    result = scipy_stats.pearsonr(a, b)
+    low, high = result.confidence_interval(level) if len(a) > 3 else (nan, nan)
+    return Correlation(
+        float(result.statistic), float(low), float(high), float(result.pvalue), len(a)
+    )
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+def mean_interval(values: npt.ArrayLike, level: float = 0.95) -> Interval:
+    """Mean of (n,) values with Student's t interval; the interval is NaN for a single value."""
+    values = _complete(values)
+    if not values.size:
+        raise ValueError("a mean needs at least one value, got none")
+    mean = float(values.mean())
+    if len(values) == 1:
+        return Interval(mean, float("nan"), float("nan"))
+    reach = scipy_stats.t.ppf((1 + level) / 2, len(values) - 1) * scipy_stats.sem(values)
+    return Interval(mean, float(mean - reach), float(mean + reach))
+
+
+def bootstrap_mean(
+    values: npt.ArrayLike, key: str, replicates: int = 10_000, level: float = 0.95
+) -> Interval:
+    """Mean of (n,) values with a percentile bootstrap interval.
+
+    For a paired comparison give the differences of the pairs: they are resampled whole.
+
+    Args:
+        values: (n,), at least one.
+        key: names the purpose; the draws follow from its SHA-256.
+        replicates: number of resamples.
+        level: of the interval.
+    """
+    values = _complete(values)
+    if not values.size:
+        raise ValueError("the bootstrap needs at least one value, got none")
+    drawn = _generator(key).integers(0, len(values), size=(replicates, len(values)))
+    means = values[drawn].mean(axis=1)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(values.mean()), float(low), float(high))
+
+
+# --- resampling of test cases --------------------------------------------------------------------
+
+
+def draw_groups(groups: npt.ArrayLike, key: str, replicates: int) -> FloatArray:
+    """How often each test case occurs in the test set itself and in resamples of whole groups.
+
+    Args:
+        groups: (n,) the group (patient, lesion) of each test case.
+        key: names the test set; the draws follow from its SHA-256, so they are paired over all
+            statistics of it.
+        replicates: number of resamples.
+
+    Returns:
+        (1 + replicates, n); the first row is all ones.
+    """
+    names, group_of_case = np.unique(np.asarray(groups), return_inverse=True)
+    drawn = _generator(key).integers(0, len(names), size=(replicates, len(names)))
+    weights = np.ones((1 + replicates, len(group_of_case)))
+    for row, draw in zip(weights[1:], drawn, strict=True):
+        row[:] = np.bincount(draw, minlength=len(names))[group_of_case]
+    return weights
+
+
+MOST_UNDEFINED = 0.1
+"""The largest share of resamples that may lack a value before there is no interval."""
+
+
+def percentile_interval(
+    replicates: npt.ArrayLike, level: float = 0.95
+) -> tuple[FloatArray, FloatArray]:
+    """Percentile interval of each column of (r, …) replicates, those without a value left out.
+
+    NaN for a column that lacks a value in more than a tenth of the replicates.
+    """
+    ordered = np.sort(np.asarray(replicates, dtype=np.float64), axis=0)  # NaN last
+    known = (~np.isnan(ordered)).sum(axis=0)
+    ends = []
+    for tail in ((1 - level) / 2, (1 + level) / 2):
+        place = tail * (known - 1)  # between two of the ordered values, as np.quantile takes it
+        below = np.clip(place.astype(np.int64), 0, max(0, len(ordered) - 1))
+        above = np.clip(below + 1, 0, np.maximum(known - 1, 0))
+        low, high = (np.take_along_axis(ordered, at[None], axis=0)[0] for at in (below, above))
+        ends.append(low + (place - below) * (high - low))
+    sparse = len(ordered) - known > MOST_UNDEFINED * len(ordered)
+    low, high = (np.where(sparse, np.nan, end) for end in ends)
+    return low, high
+
+
+def holm(p_values: npt.ArrayLike) -> FloatArray:
+    """Holm's step-down adjustment of (m,) p-values: family-wise error without assumptions.
+
+    S. Holm, Scand J Stat 6:65 (1979). NaN stays NaN and does not count.
+    """
+    p_values = np.asarray(p_values, dtype=np.float64)
+    adjusted = np.full(p_values.shape, np.nan)
+    order = np.argsort(p_values)[: int(np.isfinite(p_values).sum())]  # NaN sorts last
+    factors = np.arange(len(order), 0, -1)
+    adjusted[order] = np.minimum(np.maximum.accumulate(p_values[order] * factors), 1.0)
+    return adjusted
+
+
+@dataclass(frozen=True, eq=False)
+class GroupBootstrap:
+    """Replicates of a statistic over resampled groups of test cases."""
+
+    values: FloatArray
+    """(replicates, m)."""
+    n_redrawn: int
+    """Resamples that were thrown away because the statistic was undefined in them."""
+
+
+def group_bootstrap(
+    groups: npt.ArrayLike,
+    statistic: Callable[[IntArray], FloatArray],
+    key: str,
+    replicates: int = 1000,
+) -> GroupBootstrap:
+    """Resample whole groups (patients, lesions) of test cases with replacement.
+
+    The resamples depend only on the groups and the key, so statistics of several encoders on the
+    same test set are paired. A resample in which the statistic is undefined (a class has only
+    positives or only negatives) is drawn anew, and counted.
+
+    Args:
+        groups: (n,) the group of each test case.
+        statistic: from weights (r, n), how often each case occurs in each of r resamples, to values
+            (r, m), NaN where undefined; for instance from
+            :func:`crsbench.metrics.classification.resampled_auroc`.
+        key: names the purpose; the draws follow from its SHA-256.
+        replicates: number of resamples that are kept.
+
+    Raises:
+        ValueError: there are no cases, or the statistic is undefined in more than nine of ten
+            resamples.
+    """
+    names, group_of_case = np.unique(np.asarray(groups), return_inverse=True)
+    if not names.size:
+        raise ValueError("the bootstrap needs at least one test case, got none")
+    generator = _generator(key)
+    kept: list[FloatArray] = []
+    n_kept = n_drawn = 0
+    while n_kept < replicates:
+        drawn = generator.integers(0, len(names), size=(_BATCH, len(names)))
+        multiplicity = np.stack([np.bincount(draw, minlength=len(names)) for draw in drawn])
+        values = statistic(multiplicity[:, group_of_case])
+        defined = np.flatnonzero(~np.isnan(values).any(axis=1))[: replicates - n_kept]
+        n_kept += len(defined)
+        # The batch counts up to its last resample in use.
+        n_drawn += int(defined[-1]) + 1 if n_kept == replicates else _BATCH
+        kept.append(values[defined])
+        if n_drawn > 10 * (n_kept + _BATCH):
+            raise ValueError(
+                f"the statistic is defined in only {n_kept} of {n_drawn} resamples: a class has "
+                "too few groups for the bootstrap"
+            )
+    return GroupBootstrap(np.concatenate(kept), n_drawn - replicates)
+
+
+# --- helpers -------------------------------------------------------------------------------------
+
+_BATCH = 64
+"""Resamples that are evaluated at once: enough to be fast, few enough for the memory."""
+
+
+def _generator(key: str) -> np.random.Generator:
+    return np.random.default_rng(sha256_number("bootstrap", key))
+
+
+def _complete(values: npt.ArrayLike) -> FloatArray:
+    values = np.asarray(values, dtype=np.float64)
+    if values.ndim != 1:
+        raise ValueError(f"values must be (n,), got the shape {values.shape}")
+    if np.isnan(values).any():
+        raise ValueError(f"values must not be missing, {int(np.isnan(values).sum())} are NaN")
+    return values
+
+
+def _paired(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+    a, b = _complete(a), _complete(b)
+    if len(a) != len(b):
+        raise ValueError(f"the two series must be of one length, got {len(a)} and {len(b)}")
+    return a, b
+
+
+def _both_vary(a: FloatArray, b: FloatArray) -> bool:
+    return len(a) > 1 and np.ptp(a) > 0 and np.ptp(b) > 0

@@ -1,0 +1,401 @@
+"""The configuration is closed: what it does not know, it refuses in one sentence."""
+
+import copy
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from crsbench.config.grid import Cell, Grid
+from crsbench.config.load import load_config
+from crsbench.core.errors import UserError
+
+Settings = Callable[[str], dict[str, Any]]
+Plain = Callable[[], dict[str, Any]]
+
+
+@pytest.mark.parametrize("name", ["config", "demo", "samples"])
+def test_the_shipped_configs_are_valid(name: str, settings: Settings, home: Path) -> None:
+    config = load_config(settings(name), home)
+    assert config.encoders
+    assert config.datasets
+    assert config.scoring_file.is_file()
+
+
+def test_every_shipped_config_probes_and_perturbs_by_the_same_protocol(settings: Settings) -> None:
+    published = settings("config")
+    for name in ("demo", "samples"):
+        other = settings(name)
+        for key in ("fractions", "splits", "perturbations", "probe", "scoring"):
+            assert other[key] == published[key], (name, key)
+
+
+def test_the_panel_keeps_the_order_of_the_config(settings: Settings, home: Path) -> None:
+    changed = settings("demo")
+    changed["encoders"] = changed["encoders"][::-1]
+    assert list(load_config(changed, home).encoders) == changed["encoders"]
+
+
+def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(content: dict[str, Any]) -> None:
+        *parents, last = path.split(".")
+        for key in parents:
+            content = content[key]
+        content[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (_set("encoder", []), r"unknown key 'encoder' .*did you mean 'encoders'"),
+        (_set("probe.c_grids", [1]), r"unknown key 'c_grids' in probe .*did you mean 'c_grid'"),
+        (_set("perturbations.blur", [1]), r"unknown key 'blur'.*gaussian_blur"),
+        (
+            _set("encoders", ["lite0_128"]),
+            r"Unknown encoder 'lite0_128'.*did you mean 'lite0_128px'",
+        ),
+        (_set("datasets", ["phantom_skins"]), r"Unknown data set 'phantom_skins'.*'phantom_skin'"),
+        (_set("fractions", [1, 5]), r"fractions is \[1, 5\]"),
+        (_set("fractions", [0, 100]), r"fractions.0 is 0"),
+        (_set("seeds", [0, 0]), r"seeds is \[0, 0\]"),
+        (_set("seeds", []), r"seeds is \[\]"),
+        (_set("splits.test", 1.0), r"splits.test is 1.0"),
+        (_set("extraction.device", "gpu"), r"extraction.device is \"gpu\".*allowed: cpu, cuda"),
+        (_set("perturbations.jpeg", [0]), r"perturbations.jpeg.0 is 0"),
+        (_set("results", "re{sults}"), r"results is"),
+        (lambda c: c.pop("probe"), r"lacks the key 'probe'"),
+        (_set("without", ["lite0_128px"]), r"without is"),
+        (_set("without", {"lite0": "why"}), r"without names 'lite0'.*did you mean 'lite0_128px'"),
+        (_set("without", {"lite0_128px/skin": "why"}), r"but 'skin' is not in the panel"),
+        (_set("without", {"lite0_128px": ""}), r"without.lite0_128px is"),
+        (_set("encoder_registry", "config/none.yaml"), r"none.yaml cannot be read"),
+    ],
+)
+def test_a_wrong_config_is_told(
+    change: Callable[[dict[str, Any]], None], told: str, settings: Settings, home: Path
+) -> None:
+    content = settings("demo")
+    change(content)
+    with pytest.raises(UserError, match=told) as error:
+        load_config(content, home)
+    assert "\n" not in str(error.value)
+
+
+ENCODER = {"title": "X", "group": "general", "licence": "MIT"}
+PREPROCESSING = {
+    "resize": "squash",
+    "size": 32,
+    "interpolation": "bicubic",
+    "mean": [0, 0, 0],
+    "std": [1, 1, 1],
+}
+PHANTOM = {"kind": "skin", "site": "home", "count": 9, "size": 32}
+DATASET = {
+    "title": "X",
+    "licence": "MIT",
+    "task": "multilabel",
+    "classes": ["a", "b"],
+    "reader": "table",
+    "root": "x",
+    "table": "t.csv",
+    "columns": {"id": "id", "path": "path", "label": "l"},
+    "separator": "|",
+}
+
+
+@pytest.mark.parametrize(
+    ("registry", "entry", "told"),
+    [
+        ("encoder", {**ENCODER, "licnce": "MIT"}, r"unknown key 'licnce' in x.*'licence'"),
+        (
+            "encoder",
+            {**ENCODER, "library": "tim", "model": "resnet18", "preprocessing": PREPROCESSING},
+            r"x.library is \"tim\".*did you mean 'timm'",
+        ),
+        ("encoder", {**ENCODER, "weights": "hub"}, r"'weights' of x has no meaning"),
+        (
+            "encoder",
+            {**ENCODER, "library": "timm", "model": "resnet18"},
+            r"x has the key .library. and lacks the key 'preprocessing'",
+        ),
+        (
+            "encoder",
+            {
+                **ENCODER,
+                "library": "timm",
+                "model": "resnet18",
+                "preprocessing": PREPROCESSING,
+                "weights": "hubb",
+            },
+            r"x.weights is \"hubb\"; allowed is hub, untrained",
+        ),
+        ("encoder", {**ENCODER, "without_datasets": ["aptos"]}, r"unknown data set 'aptos'"),
+        ("dataset", {**DATASET, "clases": []}, r"unknown key 'clases' in x.*'classes'"),
+        ("dataset", {**DATASET, "reader": "phantom"}, r"'phantom'"),
+        (
+            "dataset",
+            {**DATASET, "reader": "phantom", "phantom": PHANTOM},
+            r"'root' of x has no meaning",
+        ),
+        ("dataset", {**DATASET, "separator": None}, r"x.separator is null"),
+        (
+            "dataset",
+            {**DATASET, "task": "multiclass"},
+            r"'x' is multiclass: it takes `label` and no",
+        ),
+        (
+            "dataset",
+            {
+                **{key: value for key, value in DATASET.items() if key != "separator"},
+                "columns": {"id": "id", "path": "p", "labels": {"a": "A"}},
+            },
+            r"`labels` must name each of its classes once; check \['b'\]",
+        ),
+        (
+            "dataset",
+            {**DATASET, "columns": {"id": "id", "path": "p"}},
+            r"either `label`.*or `labels`",
+        ),
+        ("dataset", {**DATASET, "shift": ["nowhere"]}, r"Unknown shift target 'nowhere'"),
+        ("dataset", {**DATASET, "shift": ["jpeg-1"]}, r"Unknown shift target 'jpeg-1'"),
+    ],
+)
+def test_a_wrong_registry_entry_is_told(
+    registry: str, entry: dict[str, Any], told: str, settings: Settings, home: Path, tmp_path: Path
+) -> None:
+    content = settings("demo")
+    file = tmp_path / "registry.yaml"
+    others = yaml.safe_load((home / content[f"{registry}_registry"]).read_text("utf-8"))
+    file.write_text(yaml.safe_dump({**others, "x": copy.deepcopy(entry)}), "utf-8")
+    content |= {f"{registry}_registry": str(file), f"{registry}s": ["x"]}
+    with pytest.raises(UserError, match=told):
+        load_config(content, home)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"classes": ["a", "c"]},
+            r"The shift target 'y' has the class 'c', which 'x' lacks; allowed: a, b",
+        ),
+        (
+            {"classes": ["a", "bb"]},
+            r"the class 'bb', which 'x' lacks \(did you mean 'b'\?\); allowed: a, b",
+        ),
+        (
+            {"task": "multiclass", "separator": None},
+            r"The shift target 'y' is multiclass; it must be multilabel, as 'x' is",
+        ),
+        ({"classes": ["b", "a"]}, None),
+        ({"classes": ["b"]}, None),
+    ],
+)
+def test_a_shift_target_has_classes_of_its_source_in_any_order(
+    changes: dict[str, Any], told: str | None, plain_demo: Plain, home: Path, tmp_path: Path
+) -> None:
+    content = plain_demo()
+    other = {key: value for key, value in {**DATASET, **changes}.items() if value is not None}
+    file = tmp_path / "registry.yaml"
+    file.write_text(yaml.safe_dump({"x": {**DATASET, "shift": ["y"]}, "y": other}), "utf-8")
+    content |= {"dataset_registry": str(file), "datasets": ["x"]}
+    with nullcontext() if told is None else pytest.raises(UserError, match=told):
+        config = load_config(content, home)
+        assert list(config.targets) == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("excluded_classes", "told"),
+    [
+        (["c"], r"excluded_classes of data set 'x' names 'c', which is none of its classes"),
+        (["a", "b"], r"excluded_classes of data set 'x' leaves none of its classes"),
+        ([], r"x.excluded_classes is \[\]"),
+    ],
+)
+def test_classes_set_apart_are_some_of_the_classes(
+    excluded_classes: list[str], told: str, plain_demo: Plain, home: Path, tmp_path: Path
+) -> None:
+    content = plain_demo()
+    file = tmp_path / "registry.yaml"
+    file.write_text(
+        yaml.safe_dump({"x": {**DATASET, "excluded_classes": excluded_classes}}), "utf-8"
+    )
+    content |= {"dataset_registry": str(file), "datasets": ["x"]}
+    with pytest.raises(UserError, match=told):
+        load_config(content, home)
+
+
+@pytest.mark.parametrize(
+    ("task", "positive_classes", "told"),
+    [
+        (
+            "multiclass",
+            {"ill": ["c"]},
+            r"positive_classes of data set 'x' names 'c', which is none",
+        ),
+        ("multiclass", {"ill": ["a", "b"]}, None),
+        ("multilabel", {"ill": ["a", "b"]}, r"makes 'ill' of 2 labels; allowed .* is one"),
+        ("multiclass", {"ill": []}, r"x.positive_classes.ill is \[\]"),
+    ],
+)
+def test_what_is_to_be_found_is_made_of_classes(
+    task: str,
+    positive_classes: dict[str, list[str]],
+    told: str | None,
+    plain_demo: Plain,
+    home: Path,
+    tmp_path: Path,
+) -> None:
+    content = plain_demo()
+    file = tmp_path / "registry.yaml"
+    entry = {**DATASET, "task": task, "positive_classes": positive_classes}
+    if task == "multiclass":
+        del entry["separator"]
+    file.write_text(yaml.safe_dump({"x": entry}), "utf-8")
+    content |= {"dataset_registry": str(file), "datasets": ["x"]}
+    with nullcontext() if told is None else pytest.raises(UserError, match=told):
+        assert load_config(content, home).datasets["x"].positive_classes == {"ill": ("a", "b")}
+
+
+@pytest.mark.parametrize(
+    ("studies", "told"),
+    [
+        ({"subgroups": {"columns": ["sex"], "min_images": 9}}, "'min_cases'"),
+        ({"subgroups": {"colums": ["sex"]}}, r"unknown key 'colums'.*'columns'"),
+        (
+            {"shift_detection": {"images": 9, "neighbours": 1, "false_alarms": 0}},
+            "false_alarms is 0",
+        ),
+        ({"operating_points": {"net_benefit": [0.1]}}, "either `sensitivity` or `specificity`"),
+        (
+            {"operating_points": {"sensitivity": 0.9, "specificity": 0.9}},
+            "either `sensitivity` or `specificity`",
+        ),
+    ],
+)
+def test_studies_of_test_cases_are_told_what_is_wrong(
+    studies: dict[str, Any], told: str, home: Path, settings: Callable[[str], dict[str, Any]]
+) -> None:
+    config = settings("config")
+    config["studies"] |= {"replicates": 100} | studies
+    with pytest.raises(UserError, match=told):
+        load_config(config, home)
+
+
+def test_resamples_must_be_counted_for_the_studies_of_test_cases(
+    home: Path, settings: Callable[[str], dict[str, Any]]
+) -> None:
+    config = settings("config")
+    config["studies"]["operating_points"] = {"sensitivity": 0.9}
+    with pytest.raises(UserError, match="key 'operating_points' and lacks the key 'replicates'"):
+        load_config(config, home)
+    config["studies"]["replicates"] = 100
+    load_config(config, home)
+
+
+def test_degradations_of_a_modality_are_off_unless_the_config_names_them(
+    home: Path, settings: Settings
+) -> None:
+    config = settings("config")
+    assert len(Grid(load_config(config, home)).degraded) == 15
+    config["perturbations"] |= {"quantum_noise": [4000, 250], "vignetting": [0.3]}
+    degraded = Grid(load_config(config, home)).degraded
+    assert degraded[15:] == ["quantum_noise-1", "quantum_noise-2", "vignetting-1"]
+    config["perturbations"]["collimation"] = [1.0]
+    with pytest.raises(UserError, match=r"perturbations\.collimation"):
+        load_config(config, home)
+    del config["perturbations"]["collimation"]
+    config["perturbations"]["colimation"] = [0.9]
+    with pytest.raises(UserError, match=r"'colimation'.*did you mean 'collimation'"):
+        load_config(config, home)
+
+
+def test_cells_left_out_leave_the_grid_and_an_encoder_without_cells_leaves_the_panel(
+    settings: Settings, home: Path
+) -> None:
+    content = settings("demo")
+    whole = Grid(load_config(content, home))
+    content["without"] = {"lite0_128px/phantom_skin": "a", "lite1_128px": "b"}
+    config = load_config(content, home)
+    grid = Grid(config)
+    gone = set(whole.cells) - set(grid.cells)
+    assert gone == {
+        Cell("lite0_128px", "phantom_skin"),
+        *(Cell("lite1_128px", dataset) for dataset in config.datasets),
+    }
+    assert list(config.encoders) == [n for n in content["encoders"] if n != "lite1_128px"]
+    assert config.settings["adaptation"]["encoders"] == ["lite0_128px"]
+    assert "depth_sweep" in config.settings
+    content["without"]["lite0_128px"] = "c"
+    assert not {"adaptation", "depth_sweep"} & set(load_config(content, home).settings)
+    assert config.left_out[("lite0_128px", "phantom_skin")] == "a"
+    assert config.left_out[("lite1_128px", "phantom_chest")] == "b"
+    content["without"] = dict.fromkeys(content["encoders"], "all")
+    with pytest.raises(UserError, match="leaves no encoder"):
+        load_config(content, home)
+
+
+@pytest.mark.parametrize(
+    ("panel", "sections", "lacking"),
+    [
+        ({}, {"depth_sweep": 4, "adaptation": 15}, {}),
+        (
+            {"encoders": ["medsiglip", "clip", "dinov2"]},
+            {"depth_sweep": 2, "adaptation": 3},
+            {"depth_sweep": ["rad_dino", "biomedclip"]},
+        ),
+        # BioViL has no cell on APTOS, and none of the sweep's data sets is left.
+        (
+            {"encoders": ["dinov2", "biovil"], "datasets": ["aptos2019"]},
+            {"adaptation": 1},
+            {"depth_sweep": ["dinov2", "rad_dino", "medsiglip", "biomedclip", "isic2019"]},
+        ),
+        ({"encoders": ["medsiglip_padded"]}, {}, {}),
+    ],
+)
+def test_sections_are_made_over_what_the_panel_has(
+    panel: dict[str, Any],
+    sections: dict[str, int],
+    lacking: dict[str, list[str]],
+    settings: Settings,
+    home: Path,
+) -> None:
+    config = load_config(settings("config") | panel, home)
+    found = {
+        name: len(config.settings[name]["encoders"])
+        for name in ("depth_sweep", "adaptation")
+        if name in config.settings
+    }
+    assert found == sections
+    for name, lost in lacking.items():
+        assert config.lacking[name][: len(lost)] == lost
+    told = config.lacking_note
+    assert told.startswith("Left out, for the panel lacks them: ") == bool(panel)
+    assert ("depth_sweep is not made, without" in told) == bool(
+        panel and "depth_sweep" not in sections
+    )
+    for section in ("depth_sweep", "adaptation"):
+        chosen = config.settings.get(section, {"encoders": [], "datasets": []})
+        assert set(chosen["encoders"]) <= set(config.encoders)
+        assert set(chosen["datasets"]) <= set(config.datasets)
+
+
+def test_what_hangs_on_a_name_goes_with_it_and_an_unknown_name_stays_an_error(
+    settings: Settings, home: Path
+) -> None:
+    content = settings("config") | {"encoders": ["dinov2"], "datasets": ["isic2019"]}
+    content["depth_sweep"] |= {"without_norm": ["dinov2", "medsiglip"]}
+    content["adaptation"] |= {"conditions": ["jpeg-1", "mimic"], "target_modules": {"mae": ".*"}}
+    config = load_config(content, home)
+    assert config.settings["depth_sweep"]["without_norm"] == ["dinov2"]
+    assert config.settings["adaptation"]["conditions"] == ["jpeg-1"]
+    assert config.settings["adaptation"]["target_modules"] == {}
+    assert content["depth_sweep"]["without_norm"] == ["dinov2", "medsiglip"]  # as it was
+    content["depth_sweep"] |= {"encoders": ["dinov2", "dinov3"]}
+    with pytest.raises(UserError, match=r"depth_sweep.encoders names 'dinov3' \(did you mean"):
+        load_config(content, home)

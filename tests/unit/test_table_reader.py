@@ -1,0 +1,215 @@
+"""Any table with ids, paths and labels is a data set; what is wrong with it is told."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from crsbench.config.model import DatasetEntry
+from crsbench.core.errors import UserError
+from crsbench.core.files import read_table, write_table
+from crsbench.data.manifest import Manifest, read_manifest, write_manifest
+from crsbench.data.readers import read_images
+
+Entry = Callable[..., DatasetEntry]
+ImageSet = Callable[..., Path]
+
+
+def rows(*labels: str, **columns: list[Any]) -> list[dict[str, Any]]:
+    """A table row for each label: ids i0, i1, … and files i0.png, i1.png, …"""
+    table = [
+        {"id": f"i{index}", "path": f"i{index}.png", "label": label}
+        for index, label in enumerate(labels)
+    ]
+    for name, values in columns.items():
+        for row, value in zip(table, values, strict=True):
+            row[name] = value
+    return table
+
+
+def manifest_of(file: Path, entry: DatasetEntry, root: Path) -> Manifest:
+    images = file.with_name(f"{file.stem}-images.parquet")
+    write_manifest(file, images, entry, root, max_pixels=10**6, workers=1)
+    return read_manifest(file)
+
+
+COLUMNS = {"id": "id", "path": "path", "label": "label"}
+
+
+def test_labels_become_one_hot_in_the_order_of_the_classes(
+    table_entry: Entry, image_set: ImageSet, tmp_path: Path
+) -> None:
+    table = image_set(tmp_path, rows("b", "a", "b"))
+    frame = read_images(table_entry(), table.parent).frame
+    assert np.stack(frame["labels"]).tolist() == [[0, 1], [1, 0], [0, 1]]
+
+
+def test_joined_labels_become_multi_hot_and_listed_others_are_ignored(
+    table_entry: Entry, image_set: ImageSet, tmp_path: Path
+) -> None:
+    table = image_set(tmp_path, rows("a|x", "b|a", "x"))
+    entry = table_entry(task="multilabel", separator="|", ignore=["x"])
+    frame = read_images(entry, table.parent).frame
+    assert np.stack(frame["labels"]).tolist() == [[1, 0], [1, 1], [0, 0]]
+
+
+def test_a_column_a_label_of_zeros_and_ones(
+    table_entry: Entry, image_set: ImageSet, tmp_path: Path
+) -> None:
+    table = image_set(tmp_path, rows("", "", A=[1, 0], B=["0.0", "1.0"]))
+    columns = {"id": "id", "path": "path", "labels": {"b": "B", "a": "A"}}
+    frame = read_images(table_entry(task="multilabel", columns=columns), table.parent).frame
+    assert np.stack(frame["labels"]).tolist() == [[1, 0], [0, 1]]
+
+
+def test_parquet_and_csv_tables_read_alike(
+    table_entry: Entry, image_set: ImageSet, tmp_path: Path
+) -> None:
+    table = image_set(tmp_path, rows("1", "2", patient=[7, None]))
+    pd.DataFrame(rows(1, 2, patient=[7, None])).to_parquet(tmp_path / "table.parquet")
+    entry = table_entry(classes=["1", "2"], columns={**COLUMNS, "group": "patient"})
+    from_csv = read_images(entry, table.parent).frame
+    entry.spec["table"] = "table.parquet"
+    from_parquet = read_images(entry, tmp_path).frame
+    assert from_parquet["group"].tolist() == ["group:7", "image:i1"]
+    assert np.stack(from_csv["labels"]).tolist() == np.stack(from_parquet["labels"]).tolist()
+
+
+def test_where_keeps_the_rows_with_that_value(
+    table_entry: Entry, image_set: ImageSet, tmp_path: Path
+) -> None:
+    table = image_set(tmp_path, rows("a", "b", "a", view=["PA", "AP", "PA"]))
+    frame = read_images(table_entry(where={"view": "PA"}), table.parent).frame
+    assert frame["image_id"].tolist() == ["i0", "i2"]
+    either = read_images(table_entry(where={"view": ["AP", "LL"]}), table.parent)
+    assert either.frame["image_id"].tolist() == ["i1"]
+    assert either.left_out == {"not selected by `where`": 2}
+    with pytest.raises(UserError, match="no row is left for data set 'small'"):
+        read_images(table_entry(where={"view": "LL"}), table.parent)
+
+
+def test_equal_files_share_a_group_and_so_do_chains_of_them(
+    table_entry: Entry, image_set: ImageSet, tmp_path: Path
+) -> None:
+    # i0 and i1 are one patient, i1 and i2 one file, i3 alone
+    table = image_set(
+        tmp_path / "small",
+        rows("a", "b", "a", "b", patient=["p", "p", "q", "r"], content=[0, 1, 1, 2]),
+    )
+    entry = table_entry(columns={**COLUMNS, "group": "patient", "subgroups": ["patient"]})
+    manifest = manifest_of(tmp_path / "manifest.parquet", entry, table.parent)
+    assert manifest.groups.tolist() == ["group:p", "group:p", "group:p", "group:r"]
+    assert manifest.subgroups["patient"].tolist() == ["p", "p", "q", "r"]
+
+
+def test_a_manifest_is_the_same_bytes_for_shuffled_rows(
+    table_entry: Entry, image_set: ImageSet, tmp_path: Path
+) -> None:
+    table = image_set(tmp_path, rows("a", "b", "a", "b", patient=["p", "p", "q", "r"]))
+    entry = table_entry(columns={**COLUMNS, "group": "patient"})
+    manifest_of(tmp_path / "one.parquet", entry, table.parent)
+    frame = pd.read_csv(table).iloc[[2, 0, 3, 1]]
+    frame.to_csv(table, index=False)
+    manifest_of(tmp_path / "two.parquet", entry, table.parent)
+    assert (tmp_path / "one.parquet").read_bytes() == (tmp_path / "two.parquet").read_bytes()
+
+
+def _drop(column: str) -> Callable[[Path], None]:
+    return lambda table: pd.read_csv(table).drop(columns=column).to_csv(table, index=False)
+
+
+def _cell(column: str, value: Any) -> Callable[[Path], None]:
+    def change(table: Path) -> None:
+        frame = pd.read_csv(table, dtype=str)
+        frame.loc[1, column] = value
+        frame.to_csv(table, index=False)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        (_drop("label"), r"has no column 'label'.*it has: id, path"),
+        (_drop("path"), r"has no column 'path'"),
+        (_cell("id", "i0"), r"ids must be unique, 'i0' occurs more than once"),
+        (_cell("id", None), r"1 rows have no image id"),
+        (_cell("label", "c"), r"column 'label' has the value 'c' in row 2.*allowed: a, b"),
+        (_cell("label", None), r"column 'label' has the value '' in row 2"),
+        (
+            _cell("path", "gone.png"),
+            r"1 of 3 images are missing or damaged, the first is 'gone.png'",
+        ),
+        (_cell("path", "/etc/passwd"), r"image path '/etc/passwd' must be relative"),
+        (_cell("path", "../i0.png"), r"image path '../i0.png' must be relative"),
+        (lambda table: table.unlink(), r"table.csv cannot be read as a table"),
+        (lambda table: table.write_text(""), r"table.csv cannot be read as a table"),
+    ],
+)
+def test_a_wrong_table_is_told_and_leaves_no_manifest(
+    harm: Callable[[Path], None],
+    told: str,
+    table_entry: Entry,
+    image_set: ImageSet,
+    tmp_path: Path,
+) -> None:
+    table = image_set(tmp_path / "small", rows("a", "b", "a"))
+    harm(table)
+    output = tmp_path / "out" / "manifest.parquet"
+    with pytest.raises(UserError, match=told) as error:
+        manifest_of(output, table_entry(), table.parent)
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.glob("out/*.parquet"))
+
+
+def test_a_missing_image_root_is_told(table_entry: Entry, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"image root .*nowhere is not a folder"):
+        read_images(table_entry(), tmp_path / "nowhere")
+
+
+def test_a_label_column_that_is_not_binary_is_told(
+    table_entry: Entry, image_set: ImageSet, tmp_path: Path
+) -> None:
+    table = image_set(tmp_path, rows("", "", A=[1, -1], B=[0, 1]))
+    columns = {"id": "id", "path": "path", "labels": {"b": "B", "a": "A"}}
+    with pytest.raises(UserError, match="label column 'A' has the value '-1'; allowed: 0 and 1"):
+        read_images(table_entry(task="multilabel", columns=columns), table.parent)
+
+
+def test_ids_with_spaces_and_letters_of_other_alphabets_are_kept(
+    table_entry: Entry, tmp_path: Path
+) -> None:
+    folder = tmp_path / "Bilder über Haut"
+    folder.mkdir()
+    Image.new("RGB", (20, 20)).save(folder / "ein bild ä.png")
+    pd.DataFrame({"id": ["läsion 1"], "path": ["ein bild ä.png"], "label": ["a"]}).to_csv(
+        folder / "table.csv", index=False
+    )
+    assert manifest_of(tmp_path / "m.parquet", table_entry(), folder).image_ids.tolist() == [
+        "läsion 1"
+    ]
+
+
+def test_data_sets_from_the_same_table_have_comparable_groups(
+    table_entry: Entry, image_set: ImageSet, tmp_path: Path
+) -> None:
+    root = image_set(tmp_path / "small", rows("a", "b", "a", view=["PA", "AP", "PA"])).parent
+    pa = manifest_of(tmp_path / "pa.parquet", table_entry(where={"view": "PA"}), root)
+    ap = manifest_of(tmp_path / "ap.parquet", table_entry(where={"view": "AP"}), root)
+    other = manifest_of(tmp_path / "other.parquet", table_entry(root="other"), root)
+    assert pa.group_namespace == ap.group_namespace != other.group_namespace
+
+
+def test_a_manifest_of_another_release_is_refused(
+    table_entry: Entry, image_set: ImageSet, tmp_path: Path
+) -> None:
+    file = tmp_path / "manifest.parquet"
+    manifest_of(file, table_entry(), image_set(tmp_path / "small", rows("a", "b")).parent)
+    frame, metadata = read_table(file)
+    write_table(file, frame.drop(columns="dropped"), metadata)
+    with pytest.raises(UserError, match="manifest of another release; delete it and rerun"):
+        read_manifest(file)
