@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from crsbench.metrics.classification import auroc_per_class, run_metrics
+from crsbench.metrics.discrimination import auroc_per_class
+from crsbench.metrics.run_metrics import run_metrics
 
 PREVALENCES = np.array(
     [0.09, 0.05, 0.12, 0.47, 0.04, 0.25, 0.07, 0.03, 0.16, 0.09, 0.41, 0.02, 0.04, 0.51]

@@ -28,7 +28,7 @@ from crsbench.core.files import write_table
 from crsbench.core.threads import use_one_thread
 from crsbench.data.splits import write_split, write_test
 from crsbench.features.store import FeatureWriter
-from crsbench.metrics.classification import multiclass_ece, reliability_bins
+from crsbench.metrics.calibration_error import multiclass_ece, reliability_bins
 from crsbench.probes import FittedProbe
 
 WIDTH = 1024

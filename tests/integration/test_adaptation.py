@@ -32,7 +32,7 @@ from crsbench.encoders.base import LoadedEncoder
 from crsbench.encoders.preprocessing import Preprocessing
 from crsbench.features.extraction import ImageViews
 from crsbench.features.jobs import extract_features
-from crsbench.metrics.classification import macro_auroc
+from crsbench.metrics.discrimination import macro_auroc
 from crsbench.probes import FittedProbe
 from crsbench.studies.adaptation import AdaptationInputs, adaptation, adaptation_axes
 

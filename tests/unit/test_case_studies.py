@@ -14,11 +14,11 @@ from sklearn.metrics import confusion_matrix, roc_auc_score
 from sklearn.neighbors import NearestNeighbors as SklearnNeighbours
 from worlds.cells import CLASSES, a_test_set, cell_of, drawn_cases, softmax
 
-from crsbench.metrics.classification import (
+from crsbench.metrics.calibration_error import (
     expected_calibration_error,
-    resampled_auroc,
     resampled_calibration_error,
 )
+from crsbench.metrics.discrimination import resampled_auroc
 from crsbench.metrics.statistics import draw_groups, holm, percentile_interval
 from crsbench.studies.operating_points import (
     BENEFIT_COLUMNS,

@@ -18,7 +18,7 @@ from crsbench.calibration.external_predictions import (
 )
 from crsbench.core.errors import UserError
 from crsbench.core.files import read_table
-from crsbench.metrics.classification import multiclass_ece, reliability_bins
+from crsbench.metrics.calibration_error import multiclass_ece, reliability_bins
 
 CLASSES = ("benign", "malignant", "other")
 

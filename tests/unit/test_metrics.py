@@ -9,23 +9,19 @@ from hypothesis import strategies as st
 from sklearn.metrics import brier_score_loss, roc_auc_score
 from sklearn.metrics import log_loss as sklearn_log_loss
 
-from crsbench.metrics.classification import (
+from crsbench.metrics.calibration_error import (
     N_BINS,
     adaptive_ece,
-    auroc_per_class,
-    brier_score,
     classwise_ece,
     equal_mass_bins,
     expected_calibration_error,
-    log_loss,
-    macro_auroc,
     multiclass_ece,
     reliability_bins,
-    renormalised,
-    resampled_auroc,
-    run_metrics,
     top_label,
 )
+from crsbench.metrics.discrimination import auroc_per_class, macro_auroc, resampled_auroc
+from crsbench.metrics.proper_scores import brier_score, log_loss
+from crsbench.metrics.run_metrics import renormalised, run_metrics
 
 
 def multiclass_case(n: int, n_classes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -27,7 +27,8 @@ from crsbench.data.manifest import read_manifest
 from crsbench.data.splits import read_split, write_split, write_test
 from crsbench.evaluation.runs import RunFiles, predict_run
 from crsbench.features.store import FeatureWriter
-from crsbench.metrics.classification import macro_auroc, run_metrics
+from crsbench.metrics.discrimination import macro_auroc
+from crsbench.metrics.run_metrics import run_metrics
 from crsbench.probes import FittedProbe
 from crsbench.studies import RECALIBRATION_STUDIES, recalibration
 from crsbench.studies.base import write_study

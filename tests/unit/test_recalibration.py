@@ -39,12 +39,9 @@ from crsbench.calibration.likelihood import (
 from crsbench.calibration.selection import brier_by_method, least, out_of_fold
 from crsbench.core.errors import UserError
 from crsbench.core.files import read_json, write_json
-from crsbench.metrics.classification import (
-    auroc_per_class,
-    brier_score,
-    multiclass_ece,
-    reliability_bins,
-)
+from crsbench.metrics.calibration_error import multiclass_ece, reliability_bins
+from crsbench.metrics.discrimination import auroc_per_class
+from crsbench.metrics.proper_scores import brier_score
 from crsbench.probes.folds import folds_per_problem
 
 TASKS = ("multiclass", "multilabel")

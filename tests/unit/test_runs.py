@@ -31,7 +31,7 @@ from crsbench.evaluation.runs import (
     standardisation,
 )
 from crsbench.features.store import FeatureWriter
-from crsbench.metrics.classification import expected_calibration_error
+from crsbench.metrics.calibration_error import expected_calibration_error
 from crsbench.probes import FittedProbe, ProbeSettings
 
 FRACTIONS = [1, 10, 100]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from crsbench.metrics.classification import resampled_auroc
+from crsbench.metrics.discrimination import resampled_auroc
 from crsbench.metrics.statistics import (
     PairCounts,
     bootstrap_mean,

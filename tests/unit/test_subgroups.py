@@ -16,7 +16,7 @@ from worlds.cells import (
 )
 
 from crsbench.evaluation.cases import Cell
-from crsbench.metrics.classification import multiclass_ece
+from crsbench.metrics.calibration_error import multiclass_ece
 from crsbench.studies.operating_points import Aim, typed
 from crsbench.studies.subgroups import (
     EQUITY_COLUMNS,

@@ -28,7 +28,7 @@ from crsbench.calibration import METHODS
 from crsbench.core.files import read_table, verify_checksum
 from crsbench.data.manifest import read_manifest
 from crsbench.evaluation.predictions import read_predictions
-from crsbench.metrics.classification import macro_auroc
+from crsbench.metrics.discrimination import macro_auroc
 from crsbench.studies import STUDIES, case_study_names
 
 Snakemake = Callable[..., subprocess.CompletedProcess[str]]

@@ -24,7 +24,7 @@ from crsbench.core.hashing import sha256_number
 from crsbench.core.progress import progress
 from crsbench.encoders import LoadedEncoder
 from crsbench.features.extraction import FLOAT32, ImageViews
-from crsbench.metrics.classification import macro_auroc
+from crsbench.metrics.discrimination import macro_auroc
 from crsbench.probes.fitted import class_floors
 from crsbench.weights.tensors import sha256_of_tensors
 

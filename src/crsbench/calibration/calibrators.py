@@ -30,7 +30,8 @@ from crsbench.calibration.likelihood import (
 )
 from crsbench.core.errors import UserError
 from crsbench.core.files import read_json, write_json
-from crsbench.metrics.classification import LOG_LOSS_FLOOR, ROW_SUM_TOLERANCE, UNKNOWN, Task
+from crsbench.metrics.arrays import ROW_SUM_TOLERANCE, UNKNOWN, Task
+from crsbench.metrics.proper_scores import LOG_LOSS_FLOOR
 from crsbench.probes.folds import folds_per_problem
 
 FloatArray = npt.NDArray[np.float64]

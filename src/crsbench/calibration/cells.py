@@ -23,7 +23,9 @@ from crsbench.core.names import CLEAN
 from crsbench.data.manifest import Manifest, read_manifest
 from crsbench.data.splits import CALIBRATION, TEST
 from crsbench.evaluation.runs import Predicted, RunFiles, predict_run
-from crsbench.metrics.classification import N_BINS, RunMetrics, Task, renormalised, run_metrics
+from crsbench.metrics.arrays import Task
+from crsbench.metrics.calibration_error import N_BINS
+from crsbench.metrics.run_metrics import RunMetrics, renormalised, run_metrics
 
 CHOSEN = "chosen"
 """In place of a method's name: for each seed the one that cross-validation chose."""

@@ -20,15 +20,9 @@ from crsbench.core.errors import UserError
 from crsbench.core.files import atomic_write, write_table
 from crsbench.core.plotting import COLOURS, house_style, svg_text
 from crsbench.evaluation.predictions import PROBABILITY
-from crsbench.metrics.classification import (
-    ROW_SUM_TOLERANCE,
-    UNKNOWN,
-    RunMetrics,
-    Task,
-    equal_width_bin,
-    run_metrics,
-    top_label,
-)
+from crsbench.metrics.arrays import ROW_SUM_TOLERANCE, UNKNOWN, Task
+from crsbench.metrics.calibration_error import equal_width_bin, top_label
+from crsbench.metrics.run_metrics import RunMetrics, run_metrics
 from crsbench.metrics.statistics import Interval, group_bootstrap
 from crsbench.studies.base import number
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from crsbench.calibration.calibrators import CALIBRATORS, INNER_FOLDS, Calibrator
-from crsbench.metrics.classification import UNKNOWN, Task
+from crsbench.metrics.arrays import UNKNOWN, Task
 from crsbench.probes.folds import folds_per_problem
 
 FloatArray = npt.NDArray[np.float64]

@@ -15,7 +15,7 @@ from crsbench.data.manifest import Manifest, conflicting, read_manifest
 from crsbench.data.near_duplicates import near_pairs
 from crsbench.data.readers import UNKNOWN_GROUP
 from crsbench.data.splits import CALIBRATION, TEST, TRAIN, Split, read_split
-from crsbench.metrics.classification import UNKNOWN
+from crsbench.metrics.arrays import UNKNOWN
 
 EXAMPLES = 20
 """How many images or pairs a finding names; it always counts all."""

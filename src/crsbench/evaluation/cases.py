@@ -21,7 +21,8 @@ from crsbench.core.errors import UserError
 from crsbench.core.names import CALIBRATION
 from crsbench.data.manifest import Manifest
 from crsbench.evaluation.predictions import KeptPredictions, read_all_predictions
-from crsbench.metrics.classification import UNKNOWN, renormalised
+from crsbench.metrics.arrays import UNKNOWN
+from crsbench.metrics.run_metrics import renormalised
 from crsbench.metrics.statistics import draw_groups, percentile_interval
 
 FloatArray = npt.NDArray[np.float64]

@@ -21,7 +21,7 @@ from crsbench.core.threads import use_one_thread
 from crsbench.data.manifest import Manifest, read_contents, read_manifest
 from crsbench.data.splits import CALIBRATION, TEST, TRAIN, Split, read_split
 from crsbench.features.store import Features, read_features
-from crsbench.metrics.classification import RunMetrics, renormalised, run_metrics
+from crsbench.metrics.run_metrics import RunMetrics, renormalised, run_metrics
 from crsbench.probes import FittedProbe, ProbeSettings
 
 CACHED_FILES = 32

@@ -309,7 +309,7 @@ def group_bootstrap(
         groups: (n,) the group of each test case.
         statistic: from weights (r, n), how often each case occurs in each of r resamples, to values
             (r, m), NaN where undefined; for instance from
-            :func:`crsbench.metrics.classification.resampled_auroc`.
+            :func:`crsbench.metrics.discrimination.resampled_auroc`.
         key: names the purpose; the draws follow from its SHA-256.
         replicates: number of resamples that are kept.
 

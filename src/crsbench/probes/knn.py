@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from crsbench.metrics.classification import UNKNOWN
+from crsbench.metrics.arrays import UNKNOWN
 from crsbench.probes.logistic import check_features, check_truth
 
 _QUERIES_AT_ONCE = 512

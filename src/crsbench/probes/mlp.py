@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from crsbench.core.hashing import sha256_number
-from crsbench.metrics.classification import UNKNOWN
+from crsbench.metrics.arrays import UNKNOWN
 from crsbench.probes.fitted import (
     check_c_grid,
     class_floors,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from crsbench.metrics.classification import UNKNOWN
+from crsbench.metrics.arrays import UNKNOWN
 from crsbench.probes.fitted import FittedProbe, ProbeSettings, class_floors, default_c
 from crsbench.probes.folds import folds_per_problem
 from crsbench.probes.logistic import LogisticPath, check_features, check_truth

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from crsbench.evaluation.predictions import PredictedTestSet
-from crsbench.metrics.classification import auroc_per_class, resampled_auroc
+from crsbench.metrics.discrimination import auroc_per_class, resampled_auroc
 from crsbench.metrics.statistics import group_bootstrap
 
 CASE_COLUMNS = [

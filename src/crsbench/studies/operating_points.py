@@ -17,7 +17,7 @@ import pandas as pd
 
 from crsbench.core.names import CLEAN
 from crsbench.evaluation.cases import Cell, TestedCases, with_intervals
-from crsbench.metrics.classification import UNKNOWN
+from crsbench.metrics.arrays import UNKNOWN
 from crsbench.metrics.statistics import percentile_interval
 
 FloatArray = npt.NDArray[np.float64]

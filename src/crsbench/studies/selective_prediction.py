@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from crsbench.core.names import CLEAN
 from crsbench.evaluation.cases import Cell, TestedCases, with_intervals
-from crsbench.metrics.classification import UNKNOWN, top_label
+from crsbench.metrics.arrays import UNKNOWN
+from crsbench.metrics.calibration_error import top_label
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from crsbench.core.hashing import sha256_number
 from crsbench.evaluation.cases import with_intervals
-from crsbench.metrics.classification import resampled_auroc
+from crsbench.metrics.discrimination import resampled_auroc
 from crsbench.metrics.statistics import draw_groups
 
 FloatArray = npt.NDArray[np.float64]

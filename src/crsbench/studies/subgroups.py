@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from crsbench.evaluation.cases import Cell, TestedCases, value_with_interval
-from crsbench.metrics.classification import resampled_auroc, resampled_calibration_error, top_label
+from crsbench.metrics.calibration_error import resampled_calibration_error, top_label
+from crsbench.metrics.discrimination import resampled_auroc
 from crsbench.metrics.statistics import MOST_UNDEFINED, holm, percentile_interval
 from crsbench.studies.operating_points import Aim, Target, hits, target, thresholds
 

@@ -10,7 +10,7 @@ import pandas as pd
 from crsbench.config.model import DatasetEntry
 from crsbench.core.errors import UserError
 from crsbench.data.readers.tables import column
-from crsbench.metrics.classification import UNKNOWN
+from crsbench.metrics.arrays import UNKNOWN
 
 POSITIVE, NEGATIVE, UNCERTAIN, BLANK = ("1", "1.0"), ("0", "0.0"), ("-1", "-1.0"), ""
 

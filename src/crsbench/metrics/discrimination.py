@@ -1,0 +1,102 @@
+"""Discrimination: the area under the ROC curve, of a test set and of resamples of it."""
+
+import numpy as np
+import numpy.typing as npt
+
+from crsbench.metrics.arrays import UNKNOWN, FloatArray, paired
+
+
+def auroc_per_class(truth: npt.ArrayLike, scores: npt.ArrayLike) -> FloatArray:
+    """One-vs-rest area under the ROC curve of each class, ties exact (each counts one half).
+
+    The area is the Mann-Whitney statistic: the share of (positive, negative) pairs in which the
+    positive case scores higher (Hanley and McNeil, Radiology 1982). It is counted in integers.
+
+    Args:
+        truth: (n, K) of 0, 1 and ``UNKNOWN``.
+        scores: (n, K), any real scores that rise with the class; infinities rank as usual.
+
+    Returns:
+        (K,); NaN where the class has no known positive or no known negative case.
+
+    Raises:
+        ValueError: the shapes differ, ``truth`` is not 0/1, or a score is NaN.
+    """
+    truth, scores = paired(truth, scores, or_unknown=True)
+    if np.isnan(scores).any():
+        raise ValueError("scores must not be NaN")
+    pairs = list(zip(truth.T.copy(order="C"), scores.T.copy(order="C"), strict=True))
+    if (truth == UNKNOWN).any():
+        known = [labels != UNKNOWN for labels, _ in pairs]
+        pairs = [(pair[0][of], pair[1][of]) for pair, of in zip(pairs, known, strict=True)]
+    aurocs = [_auroc(labels.astype(np.uint64), column) for labels, column in pairs]
+    return np.array(aurocs, dtype=np.float64)
+
+
+def macro_auroc(truth: npt.ArrayLike, scores: npt.ArrayLike) -> float:
+    """Mean of :func:`auroc_per_class` over the classes where it is defined; NaN if none is."""
+    return mean_defined(auroc_per_class(truth, scores))
+
+
+def resampled_auroc(
+    truth: npt.ArrayLike, scores: npt.ArrayLike, weights: npt.ArrayLike
+) -> FloatArray:
+    """One-vs-rest AUROC of each class in resamples of the test cases, ties exact.
+
+    Args:
+        truth: (n, K) of 0, 1 and ``UNKNOWN``.
+        scores: (n, K).
+        weights: (r, n), how often each case occurs in each resample; floats may be fractions.
+
+    Returns:
+        (r, K); NaN where a class has no known positive or no known negative case.
+    """
+    truth, scores = paired(truth, scores, or_unknown=True)
+    weights = np.asarray(weights)
+    if not np.issubdtype(weights.dtype, np.floating):
+        weights = weights.astype(np.int64)
+    result = np.empty((len(weights), truth.shape[1]))
+    for k, (labels, column) in enumerate(zip(truth.T, scores.T, strict=True)):
+        order = np.argsort(column)
+        ordered = column[order]
+        starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+        drawn = weights[:, order]
+        positive = np.add.reduceat(drawn * (labels[order] == 1), starts, axis=1)
+        negative = np.add.reduceat(drawn * (labels[order] == 0), starts, axis=1)
+        # Twice the negatives below each group of tied scores, plus those in it, which count half.
+        twice_below = 2 * np.cumsum(negative, axis=1) - negative
+        pairs = positive.sum(axis=1) * negative.sum(axis=1)
+        with np.errstate(invalid="ignore"):  # 0 / 0 without one of the two is the NaN we want
+            result[:, k] = (positive * twice_below).sum(axis=1) / (2 * pairs)
+    return result
+
+
+def _auroc(labels: npt.NDArray[np.uint64], scores: FloatArray) -> float:
+    n_positive = int(labels.sum())
+    n_negative = labels.size - n_positive
+    if n_positive == 0 or n_negative == 0:
+        return float("nan")
+    if scores.min() < 0:
+        scores = np.unique(scores, return_inverse=True)[1].astype(np.float64)
+    # The bits of non-negative floats sort as the floats do and leave the sign bit free, so score
+    # and label fit one integer, and one sort orders the scores and, within ties, the labels.
+    # The shift drops that bit, so a negative zero equals the positive one.
+    keys = (scores.view(np.uint64) << np.uint64(1)) | labels
+    keys.sort()
+    positive = (keys & np.uint64(1)).astype(np.int64)
+    positions = np.arange(keys.size)
+    # Negatives sorted before each positive: its position less the positives before it.
+    above = int(positive @ positions) - n_positive * (n_positive - 1) // 2
+    changes = (keys[1:] ^ keys[:-1]) > 1
+    tied = 0
+    if not changes.all():
+        starts = np.concatenate(([0], np.flatnonzero(changes) + 1))
+        sizes = np.diff(starts, append=keys.size)
+        positives = np.add.reduceat(positive, starts)
+        tied = int(positives @ (sizes - positives))
+    return (2 * above - tied) / (2 * n_positive * n_negative)
+
+
+def mean_defined(values: FloatArray) -> float:
+    defined = values[np.isfinite(values)]
+    return float(defined.mean()) if defined.size else float("nan")
