@@ -13,7 +13,8 @@ import pytest
 from crsbench.core.errors import UserError
 from crsbench.data.scan import scan_images
 from crsbench.images.canonical import read_canonical
-from crsbench.images.decoding import MissingExtraError, decode
+from crsbench.images.checks import MissingExtraError
+from crsbench.images.decoding import decode
 
 RAMP = np.arange(24 * 32, dtype=np.uint16).reshape(24, 32)
 

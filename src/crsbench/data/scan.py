@@ -22,7 +22,8 @@ from crsbench.core.errors import UserError
 from crsbench.core.hashing import checksum
 from crsbench.core.progress import progress
 from crsbench.data.near_duplicates import perceptual_hash
-from crsbench.images.decoding import MissingExtraError, decode
+from crsbench.images.checks import MissingExtraError
+from crsbench.images.decoding import decode
 
 MAX_BYTES_PER_PIXEL = 16
 """What a file may have for each pixel of `image.max_pixels`, and a megabyte, to be read at all."""

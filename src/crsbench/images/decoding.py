@@ -9,15 +9,13 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from crsbench.core.errors import UserError
+from crsbench.images.checks import check_size
+from crsbench.images.dicom import decode_dicom
 
 DICOM_SUFFIXES = (".dcm", ".dicom")
 
 PILLOWS_PIXELS = 89_478_485
 """Pillow's own limit, at twice of which it refuses to open an image."""
-
-
-class MissingExtraError(UserError):
-    """An optional extra isn't installed: no fault of the image that needs it."""
 
 
 def decode(file: Path, max_pixels: int) -> tuple[Image.Image, str]:
@@ -37,8 +35,6 @@ def decode(file: Path, max_pixels: int) -> tuple[Image.Image, str]:
 def decode_as_stored(file: Path, max_pixels: int) -> tuple[Image.Image, str]:
     """As `decode`, but what is stored as grey stays a grey image."""
     if file.suffix.lower() in DICOM_SUFFIXES:
-        from crsbench.images.dicom import decode_dicom
-
         return decode_dicom(file, max_pixels)
     try:
         with warnings.catch_warnings():
@@ -56,14 +52,6 @@ def decode_as_stored(file: Path, max_pixels: int) -> tuple[Image.Image, str]:
         ) from error
     except (OSError, ValueError, SyntaxError) as error:
         raise UserError(f"The image {file} cannot be decoded: {error}.") from error
-
-
-def check_size(file: Path, width: int, height: int, max_pixels: int) -> None:
-    if width * height > max_pixels:
-        raise UserError(
-            f"The image {file} has {width} × {height} pixels, more than image.max_pixels = "
-            f"{max_pixels}."
-        )
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

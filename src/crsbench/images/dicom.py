@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from crsbench.core.errors import UserError
-from crsbench.images.decoding import MissingExtraError, check_size
+from crsbench.images.checks import MissingExtraError, check_size
 
 
 def decode_dicom(file: Path, max_pixels: int) -> tuple[Image.Image, str]:

@@ -3,7 +3,8 @@
 from crsbench.score.axes import axes_table, runs_to_rows
 from crsbench.score.bootstrap import SeedBootstrap, add_tiers, seed_bootstrap
 from crsbench.score.crs import OWN_PANEL, crs_components, crs_table
-from crsbench.score.reference import Reference, freeze_reference, load_reference
+from crsbench.score.freezing import freeze_reference, load_reference
+from crsbench.score.reference import Reference
 from crsbench.score.scoring import AXES, MEASURES, Axis, Scoring, Weights, load_scoring
 
 __all__ = [

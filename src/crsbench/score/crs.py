@@ -6,7 +6,6 @@ encoders are scored beside it.
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +14,8 @@ import pandas as pd
 from crsbench.core.errors import UserError
 from crsbench.core.names import AGGREGATE, SEED_MEAN
 from crsbench.metrics.statistics import competition_rank
+from crsbench.score.reference import Reference
 from crsbench.score.scoring import Scoring, Weights
-
-if TYPE_CHECKING:
-    from crsbench.score.reference import Reference
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -83,7 +80,7 @@ def crs_components(
 def crs_table(
     axes: pd.DataFrame,
     scoring: Scoring,
-    reference: "Reference | None" = None,
+    reference: Reference | None = None,
     floors: Collection[str] = (),
 ) -> pd.DataFrame:
     """Score and rank the encoders of a table of axes, per data set and in the aggregate.
@@ -137,7 +134,7 @@ class Panel:
         cls,
         axes: pd.DataFrame,
         scoring: Scoring,
-        reference: "Reference | None",
+        reference: Reference | None,
         floors: Collection[str],
     ) -> "Panel":
         if reference is not None:
