@@ -24,7 +24,6 @@ from crsbench.evaluation.runs import RUN_COLUMNS
 from crsbench.features.depths import extract_depths
 from crsbench.features.jobs import extract_features
 from crsbench.features.store import read_features
-from crsbench.metrics.statistics import t_interval
 from crsbench.probes import ProbeSettings
 from crsbench.studies.base import write_study
 from crsbench.studies.depth_sweep import depth_sweep
@@ -249,11 +248,3 @@ def test_one_seed_has_no_interval_and_an_undefined_depth_no_sweep() -> None:
     assert one.table.loc[one.table["best"], "depth"].tolist() == [100]  # equal: the deepest
     undefined = {("deep", "d1"): {50: [0.7, float("nan")], 100: [0.8, 0.8]}}
     assert depth_sweep(runs_of(undefined), TITLES, SETS).findings["sweeps"] == 0
-
-
-def test_the_interval_is_students() -> None:
-    values = np.random.default_rng(0).normal(size=7)
-    wanted = stats.t.interval(0.95, 6, values.mean(), stats.sem(values))
-    assert t_interval(values) == pytest.approx((values.mean(), *wanted))
-    assert np.isnan(t_interval([])).all()
-    assert t_interval([2.0])[0] == 2.0

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from crsbench.config.overlap import mark
 from crsbench.core.names import AGGREGATE, SEED_MEAN
+from crsbench.metrics.statistics import t_interval
 from crsbench.report.material import Material
 
 AXIS_COLUMNS = {
@@ -65,8 +65,8 @@ def seed_interval(values: np.ndarray) -> tuple[float, float] | None:
     values = np.asarray(values, dtype=np.float64)
     if len(values) < 2 or np.isnan(values).any():
         return None
-    reach = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-    return max(0.0, float(values.mean() - reach)), min(1.0, float(values.mean() + reach))
+    _, low, high = t_interval(values)
+    return max(0.0, low), min(1.0, high)
 
 
 def axis_cells(axes: pd.DataFrame, dataset: str) -> dict[str, dict[str, Cell]]:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from crsbench.evaluation.predictions import PredictedTestSet
 from crsbench.metrics.discrimination import auroc_per_class, resampled_auroc
-from crsbench.metrics.statistics import group_bootstrap
+from crsbench.metrics.statistics import group_bootstrap, percentile_interval
 
 CASE_COLUMNS = [
     "encoder", "dataset", "condition", "macro_auroc", "low", "high", "se", "n_cases", "n_groups",
@@ -58,15 +58,16 @@ def case_bootstrap(
         cases = pd.DataFrame({"encoder": encoders, "macro_auroc": whole[0], "missing": str(error)})
         cases = cases.assign(**common, **counts, replicates=0)
         return _typed(cases, CASE_COLUMNS), _typed(pd.DataFrame(), PAIR_COLUMNS)
-    low, high = _interval(resampled.values, level)
+    low, high = percentile_interval(resampled.values, level)
     cases = pd.DataFrame({"encoder": encoders, "macro_auroc": whole[0], "low": low, "high": high})
     # Along rows in memory, so that an encoder's bits do not depend on who stands beside it.
     cases["se"] = np.ascontiguousarray(resampled.values.T).std(axis=1)
     cases = cases.assign(**common, **counts, replicates=replicates, n_redrawn=resampled.n_redrawn)
     records = []
     for a, b in combinations(range(len(encoders)), 2):
-        low, high = _interval(resampled.values[:, a] - resampled.values[:, b], level)
-        pair = {"encoder_a": encoders[a], "encoder_b": encoders[b], "low": low, "high": high}
+        low, high = percentile_interval(resampled.values[:, a] - resampled.values[:, b], level)
+        pair = {"encoder_a": encoders[a], "encoder_b": encoders[b]}
+        pair |= {"low": float(low), "high": float(high)}
         separated = bool(low > 0 or high < 0)
         records.append(pair | {"difference": whole[0, a] - whole[0, b], "separated": separated})
     pairs = pd.DataFrame(records).assign(**common)
@@ -89,11 +90,6 @@ def _macro_aurocs(
         ]
         columns.append(sum(of_seeds) / len(of_seeds))
     return np.stack(columns, axis=1)
-
-
-def _interval(values: FloatArray, level: float) -> tuple[FloatArray, FloatArray]:
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return low, high
 
 
 def _typed(table: pd.DataFrame, columns: list[str]) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from crsbench.calibration.cells import CHOSEN, SOURCE
 from crsbench.calibration.selection import NONE
 from crsbench.core.names import CLEAN
 from crsbench.core.plotting import COLOURS, GREY
-from crsbench.metrics.statistics import mean_interval
+from crsbench.metrics.statistics import t_interval
 from crsbench.studies.base import Finding, Study, not_run, number
 
 CELL = ["dataset", "encoder"]
@@ -125,7 +125,7 @@ def _clean_findings(primary: pd.DataFrame) -> dict[str, Finding]:
         "relative_ece_reduction.high": relative.max(),
         "mean_auroc_change": chosen["auroc_change"].mean(),
     }
-    interval = mean_interval(chosen["absolute_reduction"])
+    interval = t_interval(chosen["absolute_reduction"])
     found["mean_absolute_ece_reduction.value"] = interval.estimate
     found["mean_absolute_ece_reduction.low"] = interval.low
     found["mean_absolute_ece_reduction.high"] = interval.high
@@ -134,7 +134,7 @@ def _clean_findings(primary: pd.DataFrame) -> dict[str, Finding]:
         found[f"ece_after.{row.dataset}.{row.encoder}"] = row.ece
     for method in (*METHODS, CHOSEN):
         of = primary[primary["method"] == method]
-        interval = mean_interval(of["absolute_reduction"])
+        interval = t_interval(of["absolute_reduction"])
         found[f"by_method.{method}.absolute_reduction"] = interval.estimate
         found[f"by_method.{method}.low"] = interval.low
         found[f"by_method.{method}.high"] = interval.high
