@@ -19,6 +19,7 @@ lint: $(INSTALLED)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/snakefmt --check Snakefile workflow/rules
+	@$(BIN)/lint-imports --no-logo --no-cache
 	@$(BIN)/snakemake --lint --configfile config/demo.yaml
 
 format: $(INSTALLED)

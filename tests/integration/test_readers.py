@@ -17,11 +17,10 @@ from PIL import Image
 from crsbench.config.layout import Layout
 from crsbench.config.load import load_config
 from crsbench.config.model import Config, DatasetEntry
-from crsbench.config.sources import image_root
 from crsbench.core.errors import UserError
 from crsbench.core.hashing import sha256_number
 from crsbench.data.manifest import read_manifest, write_manifest
-from crsbench.data.readers import READERS, read_images, source_tables
+from crsbench.data.readers import READERS, image_root, read_images, source_tables
 
 FINDINGS = [
     *("No Finding", "Enlarged Cardiomediastinum", "Cardiomegaly", "Lung Opacity", "Lung Lesion"),

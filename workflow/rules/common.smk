@@ -16,16 +16,15 @@ os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, [str(HOME / "src"), OT
 
 from crsbench.config.load import load_config
 from crsbench.operations.console import Console, failure_report, is_noise, summary
-from crsbench.data.readers import source_tables
+from crsbench.data.readers import image_root, source_tables
 from crsbench.core.errors import UserError, attempt
 from crsbench.features.embeddings import embedding_files
 from crsbench.core.hashing import sha256_of_file
 from crsbench.config.grid import Grid
 from crsbench.config.layout import Layout
 from crsbench.operations.resources import NEEDS, control_needs
-from crsbench.config.sources import encoder_inputs, image_root
 from crsbench.core.threads import use_one_thread
-from crsbench.weights.files import version
+from crsbench.weights.files import encoder_inputs, version
 
 use_one_thread()  # this process works off the runs
 # A graph of 18,000 jobs is millions of objects that stay; with Python's own thresholds a quarter of

@@ -3,8 +3,8 @@ from pathlib import Path
 from crsbench.adaptation.jobs import EvaluationFiles, Training, evaluate_adapted
 from crsbench.config.layout import Layout
 from crsbench.config.load import load_config
-from crsbench.config.sources import image_root
 from crsbench.core.errors import user_error_boundary
+from crsbench.data.readers import image_root
 
 with user_error_boundary(snakemake.log[0]):
     config = load_config(snakemake.config, Path(snakemake.scriptdir).resolve().parents[1])

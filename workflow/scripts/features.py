@@ -2,8 +2,8 @@ from pathlib import Path
 
 from crsbench.config.layout import Layout
 from crsbench.config.load import load_config
-from crsbench.config.sources import image_root
 from crsbench.core.errors import user_error_boundary
+from crsbench.data.readers import image_root
 from crsbench.features.embeddings import take_embeddings
 
 with user_error_boundary(snakemake.log[0]):

@@ -18,13 +18,13 @@ from crsbench.calibration.calibrators import Calibrator
 from crsbench.calibration.selection import NONE, brier_by_method, fit_all, least, out_of_fold
 from crsbench.core.errors import UserError
 from crsbench.core.files import atomic_write, write_table
+from crsbench.core.names import number
 from crsbench.core.plotting import COLOURS, house_style, svg_text
 from crsbench.evaluation.predictions import PROBABILITY
 from crsbench.metrics.arrays import ROW_SUM_TOLERANCE, UNKNOWN, Task
 from crsbench.metrics.calibration_error import equal_width_bin, top_label
 from crsbench.metrics.run_metrics import RunMetrics, run_metrics
 from crsbench.metrics.statistics import Interval, group_bootstrap
-from crsbench.studies.base import number
 
 LABEL, TRUTH, GROUP, PART = "label", "y_", "group", "part"
 CALIBRATION, TEST = "calibration", "test"

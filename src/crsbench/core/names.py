@@ -1,8 +1,9 @@
-"""Names that the whole library shares, and the nearest of some known names."""
+"""Names that the whole library shares, the nearest of some known names, a number in words."""
 
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,3 +23,8 @@ SEED_MEAN = -1
 def nearest(name: str, known: Mapping[str, Any] | Sequence[Any]) -> str:
     close = difflib.get_close_matches(name, [str(k) for k in known], n=1, cutoff=0.5)
     return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def number(value: float | None) -> str:
+    """A statistic with three decimals, or the word for one that has no value."""
+    return "undefined" if value is None or math.isnan(value) else f"{value:.3f}"

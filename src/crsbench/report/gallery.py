@@ -13,10 +13,10 @@ from PIL import Image
 from crsbench.config.grid import Grid
 from crsbench.config.layout import Layout
 from crsbench.config.model import Config
-from crsbench.config.sources import image_root
 from crsbench.core.hashing import sha256_number
 from crsbench.core.names import CLEAN
 from crsbench.data.manifest import read_manifest
+from crsbench.data.readers import image_root
 from crsbench.images.canonical import read_canonical, resize_short_side
 from crsbench.images.perturbations import perturb
 from crsbench.report.material import kind_title

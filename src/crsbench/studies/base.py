@@ -21,6 +21,7 @@ from crsbench.core.files import (
     write_table,
 )
 from crsbench.core.names import AGGREGATE, CLEAN, SEED_MEAN
+from crsbench.core.names import number as number
 from crsbench.core.plotting import GROUP_COLOURS, house_style, short, svg_text
 from crsbench.score import Reference, Scoring, load_reference, load_scoring
 from crsbench.score.axes import BOTH_SIDES
@@ -209,10 +210,6 @@ def mean_by_encoder(values: pd.DataFrame, column: str) -> pd.Series:
     """Mean of a column over the data sets that each encoder has; missing if one is missing."""
     by_encoder = values.sort_values("dataset").groupby("encoder")[column]
     return by_encoder.apply(lambda of: sum(of.tolist()) / len(of))
-
-
-def number(value: float | None) -> str:
-    return "undefined" if value is None or math.isnan(value) else f"{value:.3f}"
 
 
 def _plain(value: Any) -> Finding:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crsbench.config.model import DatasetEntry
+from crsbench.config.layout import Layout
+from crsbench.config.model import Config, DatasetEntry
+from crsbench.core.errors import UserError
 from crsbench.data.readers import (
     aptos2019,
     chexpert,
@@ -32,6 +34,7 @@ __all__ = [
     "UNKNOWN_GROUP",
     "ImageTable",
     "Reader",
+    "image_root",
     "read_images",
     "source_tables",
     "stated_subgroups",
@@ -69,6 +72,22 @@ READERS: Mapping[str, Reader] = {
     "messidor2": _publisher(messidor2.read_messidor2, messidor2.TABLES),
     "eyepacs": _publisher(eyepacs.read_eyepacs, eyepacs.TABLES),
 }
+
+
+def image_root(config: Config, layout: Layout, dataset: str) -> Path:
+    """The folder that a data set's tables and images lie in.
+
+    Raises UserError for a data set whose registry entry names no reader.
+    """
+    entry = config.dataset(dataset)
+    if entry.synthetic:
+        return Path(layout.at(layout.phantoms, dataset=dataset)).parent
+    if "reader" not in entry.spec:
+        raise UserError(
+            f"The data set '{dataset}' can be planned but not run: its registry entry names no "
+            f"reader (allowed: {', '.join(READERS)})."
+        )
+    return config.data_root / entry.spec["root"]
 
 
 def read_images(entry: DatasetEntry, root: Path) -> ImageTable:
