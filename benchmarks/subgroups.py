@@ -19,11 +19,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from worlds.cells import SEPARATION, a_test_set, cell_of, drawn_cases, simulated_panel
-
 from crsbench.studies.operating_points import Aim, operating_points
 from crsbench.studies.selective_prediction import conformal_sets
 from crsbench.studies.subgroups import SubgroupSettings, subgroups_of
+from worlds.cells import SEPARATION, a_test_set, cell_of, drawn_cases, simulated_panel
 
 SETTINGS = SubgroupSettings(("sex", "age", "hospital"), min_images=30, min_cases=10)
 TARGETS = {"a": ["a"], "b": ["b"]}

@@ -14,7 +14,6 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 from scipy import stats as scipy_stats
-from worlds.studies import World
 
 from crsbench.adaptation import lora
 from crsbench.adaptation.jobs import EvaluationFiles, Training, TrainingFiles, adapt
@@ -35,6 +34,7 @@ from crsbench.features.jobs import extract_features
 from crsbench.metrics.discrimination import macro_auroc
 from crsbench.probes import FittedProbe
 from crsbench.studies.adaptation import AdaptationInputs, adaptation, adaptation_axes
+from worlds.studies import World
 
 CPU = torch.device("cpu")
 SMALL = Preprocessing("squash", 8, 8, "bicubic", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))

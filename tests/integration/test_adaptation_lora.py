@@ -6,7 +6,6 @@ import copy
 from pathlib import Path
 
 import pytest
-import test_encoders_panel as panel
 import timm
 import torch
 from peft import PeftModel
@@ -15,6 +14,7 @@ from safetensors.torch import load_file
 from crsbench.adaptation import lora
 from crsbench.core.errors import UserError
 from crsbench.core.threads import use_one_thread
+from worlds import checkpoints as panel
 
 HOW = {"rank": 8, "alpha": 16, "targets": None, "seed": 3}
 

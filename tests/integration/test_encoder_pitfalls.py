@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import test_encoders_panel as panel
 import timm
 import torch
 import transformers
@@ -30,8 +29,10 @@ from crsbench.core.errors import UserError
 from crsbench.encoders import load_encoder
 from crsbench.encoders.preprocessing import Preprocessing
 from crsbench.weights.files import stage
+from worlds import checkpoints as panel
+from worlds.workflow import HOME
 
-TESTS = Path(__file__).parents[1]
+TESTS = HOME / "tests"
 
 PITFALLS: dict[int, tuple[str, Mapping[str, tuple[str, ...]]]] = {
     1: (

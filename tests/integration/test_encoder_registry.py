@@ -23,8 +23,8 @@ import yaml
 from crsbench.config.model import EncoderEntry
 from crsbench.core.errors import UserError
 from crsbench.encoders.registry import load_encoder
+from worlds.workflow import HOME
 
-HOME = Path(__file__).resolve().parents[2]
 REGISTRY: dict[str, dict[str, Any]] = yaml.safe_load(
     (HOME / "config" / "encoders.yaml").read_text(encoding="utf-8")
 )

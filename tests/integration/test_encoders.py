@@ -26,8 +26,9 @@ from crsbench.encoders.contract import check_encoder
 from crsbench.encoders.preprocessing import Preprocessing
 from crsbench.weights.files import stage
 from crsbench.weights.tensors import sha256_of_tensors
+from worlds.checkpoints import as_if_trained
+from worlds.workflow import HOME
 
-HOME = Path(__file__).resolve().parents[2]
 REGISTRY = yaml.safe_load((HOME / "config" / "encoders.yaml").read_text(encoding="utf-8"))
 CPU = torch.device("cpu")
 
@@ -54,15 +55,6 @@ def resnet18() -> torch.nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return as_if_trained(timm.create_model("resnet18").eval())
-
-
-def as_if_trained(model: torch.nn.Module) -> torch.nn.Module:
-    """With norms that are not as created, by which an untrained model is told."""
-    for module in model.modules():
-        if isinstance(module, torch.nn.BatchNorm2d | torch.nn.LayerNorm):
-            for tensor in (module.weight, module.bias):
-                torch.nn.init.uniform_(tensor, 0.5, 1.5)
-    return model
 
 
 @pytest.fixture

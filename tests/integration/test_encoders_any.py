@@ -16,9 +16,7 @@ import pytest
 import timm
 import torch
 import transformers
-from conftest import NAME_ENCODERS
 from safetensors.torch import load_file, save_file
-from test_encoders_panel import CPU, DEPTHS, HOME, images, randomised
 
 from crsbench.config.load import load_config
 from crsbench.config.model import EncoderEntry
@@ -27,6 +25,8 @@ from crsbench.core.threads import use_one_thread
 from crsbench.encoders import LoadedEncoder, load_encoder
 from crsbench.encoders.contract import check_encoder
 from crsbench.evaluation.runs import standardisation
+from worlds.checkpoints import CPU, DEPTHS, images, randomised
+from worlds.workflow import HOME, NAME_ENCODERS
 
 PREPROCESSING = {
     "resize": "squash",

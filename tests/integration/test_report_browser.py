@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from worlds.report import synthetic_material
-from worlds.studies import World
 
 from crsbench.config.model import Config
 from crsbench.core.names import AGGREGATE
 from crsbench.metrics.statistics import competition_rank
 from crsbench.report import Material, write_report
+from worlds.report import synthetic_material
+from worlds.studies import World
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 playwright = pytest.importorskip("playwright.sync_api", reason="the extra `test` is not installed")

@@ -16,11 +16,7 @@ import timm
 import torch
 import transformers
 import yaml
-from conftest import HOME
 from safetensors.torch import save_file
-from test_encoders import as_if_trained
-from worlds import small_panel
-from worlds.small_panel import SmallPanel
 
 from crsbench.config.load import load_config
 from crsbench.config.model import EncoderEntry
@@ -30,6 +26,10 @@ from crsbench.core.hashing import sha256_of_file
 from crsbench.encoders import load_encoder
 from crsbench.features.store import read_features
 from crsbench.weights.files import Digests, digest_of, fetch, record, stage, version
+from worlds import small_panel
+from worlds.checkpoints import as_if_trained
+from worlds.small_panel import SmallPanel
+from worlds.workflow import HOME
 
 CPU = torch.device("cpu")
 TINY = "test_vit"

@@ -12,7 +12,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.covariance import OAS
 from sklearn.metrics import confusion_matrix, roc_auc_score
 from sklearn.neighbors import NearestNeighbors as SklearnNeighbours
-from worlds.cells import CLASSES, a_test_set, cell_of, drawn_cases, softmax
 
 from crsbench.metrics.calibration_error import (
     expected_calibration_error,
@@ -44,6 +43,7 @@ from crsbench.studies.shift_detection import (
     chosen_images,
     shift_detection,
 )
+from worlds.cells import CLASSES, a_test_set, cell_of, drawn_cases, softmax
 
 # --- resampled metrics ----------------------------------------------------------------------------
 

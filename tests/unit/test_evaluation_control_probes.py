@@ -15,8 +15,6 @@ from scipy import stats
 from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
-from test_runs import World, fitted, relabelled, write_world
-from worlds.studies import World as Panel
 
 from crsbench.config.grid import Cell, Run
 from crsbench.config.load import load_config
@@ -37,6 +35,8 @@ from crsbench.probes.mlp import PerceptronSettings
 from crsbench.score import crs_table
 from crsbench.studies.base import Inputs
 from crsbench.studies.control_probes import control_probes
+from worlds.runs import World, fitted, relabelled, write_world
+from worlds.studies import World as Panel
 
 PERCEPTRON = PerceptronSettings(
     c_grid=(0.01, 1.0), hidden=8, max_epochs=20, patience=3, learning_rate=2e-2, batch_rows=400

@@ -9,7 +9,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
-from worlds.studies import World
 
 from crsbench.config.model import Config
 from crsbench.core.errors import UserError
@@ -23,6 +22,7 @@ from crsbench.studies.reproduction import (
     scorecard,
     write_tsv,
 )
+from worlds.studies import World
 
 NOT_OF_TABLES = {"recalibration", "depth_sweep", "adaptation"}
 

@@ -18,102 +18,24 @@ from sklearn.preprocessing import StandardScaler
 from crsbench.config.grid import Run
 from crsbench.core.errors import UserError
 from crsbench.core.files import read_json, read_table, write_json, write_table
-from crsbench.data.manifest import Manifest, read_manifest
-from crsbench.data.splits import read_split, write_split, write_test
+from crsbench.data.splits import read_split
 from crsbench.evaluation.predictions import keep_predictions, read_predictions
 from crsbench.evaluation.runs import (
     PARTIAL_COLUMNS,
     RunFiles,
     collect_runs,
     evaluate_run,
-    fit_probes,
     on_raw_features,
     standardisation,
 )
-from crsbench.features.store import FeatureWriter
 from crsbench.metrics.calibration_error import expected_calibration_error
-from crsbench.probes import FittedProbe, ProbeSettings
-
-FRACTIONS = [1, 10, 100]
-SETTINGS = ProbeSettings(c_grid=(0.01, 1.0), tolerance=1e-10, max_iterations=2000)
-
-
-@dataclass
-class World:
-    """A data set of 400 images with four features a class, written as the workflow writes it."""
-
-    folder: Path
-    task: str
-    matrix: np.ndarray
-
-    @property
-    def manifest_file(self) -> Path:
-        return self.folder / "manifest.parquet"
-
-    @property
-    def split_file(self) -> Path:
-        return self.folder / "split.parquet"
-
-    def features(self, name: str, matrix: np.ndarray, rows: np.ndarray | None = None) -> Path:
-        path = self.folder / f"{name}.arrow"
-        ids = self.manifest.image_ids
-        with FeatureWriter(path, {"weights_sha256": "f" * 64}) as writer:
-            for index in np.arange(len(ids)) if rows is None else np.flatnonzero(rows):
-                writer.append(ids[index], matrix[index].astype(np.float32))
-        return path
-
-    @property
-    def manifest(self) -> Manifest:
-        return read_manifest(self.manifest_file)
-
-
-def write_world(
-    folder: Path,
-    task: str,
-    namespace: str = "d",
-    n: int = 400,
-    classes: str = "abc",
-    contents: str | None = None,
-) -> World:
-    """contents: what the files' bytes begin with, by default the name of the groups' world."""
-    folder.mkdir(parents=True, exist_ok=True)
-    random = np.random.default_rng(5)
-    share = np.array([{"a": 0.5, "b": 0.3, "c": 0.1}[name] for name in classes])
-    if task == "multiclass":
-        chosen = random.choice(len(classes), n, p=share / share.sum())
-        truth = np.eye(len(classes), dtype=np.int8)[chosen]
-    else:
-        truth = (random.random((n, len(classes))) < share).astype(np.int8)
-    matrix = 7 + 3 * random.normal(size=(n, 12))
-    matrix[:, ["abc".index(name) for name in classes]] += 2.5 * truth
-    matrix[:, 11] = 4.0  # a constant feature
-    ids = [f"i{index:04d}" for index in range(n)]
-    frame = pd.DataFrame({"image_id": ids, "path": ids, "group": [f"p{i // 2}" for i in range(n)]})
-    frame["labels"] = list(truth)
-    frame["content_sha256"] = [f"{contents or namespace} {name}" for name in ids]
-    frame["dropped"] = False
-    metadata = {
-        "dataset": "d",
-        "task": task,
-        "classes": list(classes),
-        "group_namespace": namespace,
-    }
-    write_table(folder / "manifest.parquet", frame, metadata)
-    write_test(folder / "test.parquet", folder / "manifest.parquet", 0.2)
-    files = folder / "manifest.parquet", folder / "test.parquet"
-    write_split(folder / "split.parquet", *files, 0, FRACTIONS, 0.125)
-    return World(folder, task, matrix)
+from crsbench.probes import FittedProbe
+from worlds.runs import SETTINGS, World, fitted, relabelled, write_world
 
 
 @pytest.fixture(params=["multiclass", "multilabel"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return write_world(tmp_path, request.param)
-
-
-def fitted(world: World, features: Path) -> dict[int, Path]:
-    outputs = {percent: world.folder / f"frac{percent:03d}.npz" for percent in FRACTIONS}
-    fit_probes(features, world.manifest_file, world.split_file, outputs, SETTINGS)
-    return outputs
 
 
 def test_a_run_is_what_scikit_learn_gives_at_the_chosen_c(world: World) -> None:
@@ -277,14 +199,6 @@ def shifted(world: World, target: World, excluded_classes: Sequence[str] = ()) -
     return Shifted(
         read_json(clean), read_json(abroad), FittedProbe.load(probe).predict_proba(matrix)
     )
-
-
-def relabelled(world: World, truth: np.ndarray) -> World:
-    """Write the world's manifest anew with another truth."""
-    frame, metadata = read_table(world.manifest_file)
-    frame["labels"] = list(truth.astype(np.int8))
-    write_table(world.manifest_file, frame, metadata)
-    return world
 
 
 def test_a_shift_target_of_other_patients_is_tested_whole(world: World) -> None:

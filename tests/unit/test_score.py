@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import json
 import math
-from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -35,8 +34,9 @@ from crsbench.score import (
 )
 from crsbench.score.axes import finish_axes
 from crsbench.score.bootstrap import tiers
+from worlds.workflow import HOME
 
-SCORING_FILE = Path(__file__).parents[2] / "config" / "scoring.yaml"
+SCORING_FILE = HOME / "config" / "scoring.yaml"
 SCORING = load_scoring(SCORING_FILE)
 METRICS = ("macro_auroc", "ece", "classwise_ece", "adaptive_ece", "brier", "log_loss")
 

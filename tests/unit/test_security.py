@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from test_dicom import write_dicom
 
 from crsbench.config.load import load_config
 from crsbench.config.model import DatasetEntry
@@ -19,6 +18,7 @@ from crsbench.core.errors import UserError
 from crsbench.data.readers import read_images, tables
 from crsbench.data.scan import scan_image
 from crsbench.images.decoding import decode
+from worlds.dicom import write_dicom
 
 Entry = Callable[..., DatasetEntry]
 Settings = Callable[[str], dict[str, Any]]

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
-from worlds.studies import World
 
 from crsbench.config.model import Config
 from crsbench.studies import STUDIES, studies_of
 from crsbench.studies.base import Inputs
 from crsbench.studies.stress_calibration import COLUMNS, stress_calibration
+from worlds.studies import World
 
 
 @pytest.fixture(scope="module")

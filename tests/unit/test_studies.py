@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from worlds.studies import World
 
 from crsbench.config.model import Config
 from crsbench.core.files import read_table
@@ -28,6 +27,7 @@ from crsbench.studies.base import Inputs, Study, write_study
 from crsbench.studies.reference_invariance import cohort_crs
 from crsbench.studies.reproduction import COLUMNS
 from crsbench.studies.sensitivity import simplex
+from worlds.studies import World
 
 GENERAL = ["resnet50", "vit_b16", "clip", "siglip", "dinov2", "mae"]
 

@@ -6,14 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
-from worlds.cells import (
-    CLASSES,
-    SEPARATION,
-    a_test_set,
-    cell_of,
-    drawn_cases,
-    simulated_panel,
-)
 
 from crsbench.evaluation.cases import Cell
 from crsbench.metrics.calibration_error import multiclass_ece
@@ -26,6 +18,14 @@ from crsbench.studies.subgroups import (
     gap_of,
     in_bands,
     subgroups_of,
+)
+from worlds.cells import (
+    CLASSES,
+    SEPARATION,
+    a_test_set,
+    cell_of,
+    drawn_cases,
+    simulated_panel,
 )
 
 COLUMNS = ("sex", "age", "hospital")

@@ -7,10 +7,10 @@ import pytest
 from scipy.stats import spearmanr
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import LeaveOneOut, cross_val_predict
-from worlds.studies import World
 
 from crsbench.config.model import Config
 from crsbench.studies.target_predictors import COLUMNS, predicted_ranking, target_predictors
+from worlds.studies import World
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
-from test_workflow import make_project, told
 
 from crsbench.config.grid import Grid
 from crsbench.config.load import load_config
@@ -27,14 +26,9 @@ from crsbench.encoders import load_encoder
 from crsbench.features.embeddings import read_embeddings, take_embeddings
 from crsbench.features.store import read_features
 from crsbench.operations.doctor import encoder_row
+from worlds.embeddings import OWN, write
+from worlds.projects import make_project, told
 
-OWN = {
-    "title": "Mine",
-    "group": "general",
-    "licence": "in-house",
-    "library": "embeddings",
-    "embeddings": "mine/{dataset}/{condition}.parquet",
-}
 WIDTH = 3
 NPY = b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (0,), }".ljust(128)
 
@@ -43,19 +37,6 @@ def vectors_of(ids: np.ndarray, condition: str) -> np.ndarray:
     """(n, 3) float32 that tell each image and condition apart."""
     first = np.array([int(image_id) for image_id in ids], dtype=np.float32)
     return np.stack([first, first**2, np.full_like(first, len(condition))], axis=1)
-
-
-def write(file: Path, ids: np.ndarray, vectors: np.ndarray) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    if file.suffix == ".npz":
-        np.savez(file, image_id=ids, features=vectors)
-        return
-    table = pa.table({"image_id": list(ids), "features": list(vectors)})
-    if file.suffix == ".parquet":
-        pq.write_table(table, file)
-    else:
-        with pa.ipc.new_file(str(file), table.schema) as sink:
-            sink.write_table(table)
 
 
 class World:

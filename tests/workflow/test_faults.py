@@ -14,10 +14,10 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from conftest import HOME
-from worlds.small_panel import DATASET, ENCODERS, SmallPanel, make, with_every_study
 
 from crsbench.synthetic import write_phantoms
+from worlds.small_panel import DATASET, ENCODERS, SmallPanel, make, with_every_study
+from worlds.workflow import HOME
 
 SET = "my.set-1_a"
 ENCODER = "statistics.one-1_x"

@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import HOME, rules_of_workflow
-from worlds.slurm import CannotStartError, one_node_slurm
-from worlds.small_panel import DATASET, SmallPanel, make
 
 from crsbench.config.load import load_config
 from crsbench.operations.resources import (
@@ -21,6 +18,9 @@ from crsbench.operations.resources import (
     manifest_needs,
     probes_needs,
 )
+from worlds.slurm import CannotStartError, one_node_slurm
+from worlds.small_panel import DATASET, SmallPanel, make
+from worlds.workflow import HOME, rules_of_workflow
 
 FAST = [
     *("--slurm-init-seconds-before-status-checks", "1"),

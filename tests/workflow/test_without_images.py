@@ -12,13 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from test_embeddings import OWN, write
-from test_readers import entry_of, write_chexpert
-from test_runs import fitted, write_world
-from test_workflow import make_project
 
 from crsbench.config.load import load_config
-from crsbench.config.model import DatasetEntry
 from crsbench.core.errors import UserError
 from crsbench.core.files import read_json, read_table, write_table
 from crsbench.data.audit import write_audit
@@ -27,9 +22,10 @@ from crsbench.data.readers import read_images
 from crsbench.data.splits import write_split, write_test
 from crsbench.evaluation.runs import RunFiles, predict_run
 from crsbench.operations.doctor import dataset_row, find_images
-
-__all__ = ["entry_of"]  # a fixture
-Entry = Callable[..., DatasetEntry]
+from worlds.embeddings import OWN, write
+from worlds.projects import make_project
+from worlds.publishers import Entry, write_chexpert
+from worlds.runs import fitted, write_world
 
 
 def labels_only(folder: Path, n: int = 60) -> Path:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,9 @@ from crsbench.evaluation.runs import RUN_COLUMNS
 from crsbench.score import Scoring, load_scoring
 from crsbench.score.tables import score_tables
 from crsbench.studies.base import Inputs
+from worlds.workflow import HOME
 
-SCORING_FILE = Path(__file__).parents[2] / "config" / "scoring.yaml"
+SCORING_FILE = HOME / "config" / "scoring.yaml"
 REPLICATES = 500
 
 
