@@ -5,7 +5,7 @@ LOCK := $(shell cat pyproject.toml constraints.txt | $(PYTHON) -c "import hashli
 INSTALLED := .venv/installed-$(LOCK)
 BIN := .venv/bin
 
-.PHONY: demo test lint format clean
+.PHONY: demo test test-fast lint format clean
 
 demo: $(INSTALLED)
 	@$(BIN)/snakemake --cores $(CORES) --configfile config/demo.yaml
@@ -14,6 +14,10 @@ demo: $(INSTALLED)
 # Two workers with one thread each: on two cores more threads wait for one another.
 test: $(INSTALLED)
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+# The tests of single functions: no workflow, no network of an encoder, no browser.
+test-fast: $(INSTALLED)
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest tests/unit --numprocesses 2
 
 lint: $(INSTALLED)
 	@$(BIN)/ruff check .

@@ -26,6 +26,12 @@ from worlds.workflow import (
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HOME / "tests" / "workflow"):
+            item.add_marker(pytest.mark.workflow)
+
+
 @pytest.fixture(scope="session")
 def home() -> Path:
     """The workflow's own folder."""

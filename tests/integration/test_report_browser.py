@@ -27,7 +27,10 @@ from worlds.studies import World
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 playwright = pytest.importorskip("playwright.sync_api", reason="the extra `test` is not installed")
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium (Debian: chromium)")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(BROWSER is None, reason="there is no Chromium (Debian: chromium)"),
+]
 
 SCRIPT = "<script>window.broken = 1</script><img src=x onerror='window.broken = 1'>"
 HOSTILE = {
