@@ -15,9 +15,9 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
-# The tests of single functions: no workflow, no network of an encoder, no browser.
+# The tests of single functions, without the slow ones: no workflow, no encoder, no browser.
 test-fast: $(INSTALLED)
-	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest tests/unit --numprocesses 2
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest tests/unit -m "not slow" --numprocesses 2
 
 lint: $(INSTALLED)
 	@$(BIN)/ruff check .

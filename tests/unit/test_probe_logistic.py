@@ -72,6 +72,7 @@ def problems(draw):
     return features, target, weights, draw(st.sampled_from([1e-8, 1e-4, 1e-2, 1.0, 1e2, 1e4]))
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(problems())
 def test_multinomial_reaches_the_objective_of_scikit_learn(problem):

@@ -672,6 +672,7 @@ class TestReference:
         n_panel=st.integers(2, 12),
         n_newcomers=st.integers(1, 4),
     )
+    @pytest.mark.slow
     def test_newcomers_leave_published_scores_their_exact_bits(
         self, tmp_path_factory, panel_seed, newcomer_seed, n_panel, n_newcomers
     ):
@@ -917,6 +918,7 @@ class TestSeedBootstrap:
             seed_bootstrap(axes, SCORING)
 
 
+@pytest.mark.slow
 class TestTiers:
     def test_a_boundary_needs_every_pair_across_it_separated(self):
         separated = np.array(
@@ -977,6 +979,7 @@ class TestTiers:
 
 
 class TestIntervals:
+    @pytest.mark.slow
     def test_of_twenty_seeds_cover_about_as_often_as_they_say(self):
         # Smooth scores: the worst axis alone, so that the truth has no jumps of dominance in it.
         worst_only = changed(SCORING, weights=Weights(0.0, 0.0, 1.0))
