@@ -157,17 +157,23 @@ class TestScoringFile:
     @pytest.mark.parametrize(
         ("path", "value", "message"),
         [
-            (["weigths"], {}, "unknown key 'weigths', did you mean 'weights'"),
+            (["weigths"], {}, "unknown key 'weigths' .*did you mean 'weights'"),
             (["axes", "discriminaton"], {}, "unknown key .*did you mean 'discrimination'"),
-            (["weights", "worst"], 0.1, "weights: unknown key 'worst', did you mean 'worst_axis'"),
-            (["weights", "dominance"], 0.65, "must sum to one, they sum to 1.05"),
-            (["weights", "dominance"], -0.1, "must not be negative, got -0.1"),
-            (["weights", "dominance"], "0.6", "finite number, got '0.6'"),
-            (["axes", "calibration", "zero"], 0.0, "zero and one must differ, both are 0"),
-            (["axes", "calibration", "zero"], math.nan, "finite number, got nan"),
-            (["axes", "calibration", "measure"], "ecee", "'ecee' is not a measure, .*'ece'"),
-            (["axes", "calibration"], None, "expected the keys measure, zero, one, got None"),
-            (["protocol_version"], 1.0, "must be a text"),
+            (["weights", "worst"], 0.1, "'worst' in weights .*did you mean 'worst_axis'"),
+            (["weights", "dominance"], 0.65, "add up to 1.05; they must add up to 1"),
+            (["weights", "dominance"], -0.1, "weights.dominance is -0.1: .*minimum of 0"),
+            (["weights", "dominance"], "0.6", 'weights.dominance is "0.6": .*not of type'),
+            (["weights", "dominance"], True, "weights.dominance is true: .*not of type"),
+            (["axes", "calibration", "zero"], 0.0, "equal anchors zero and one, both 0"),
+            (["axes", "calibration", "zero"], math.nan, "calibration.zero is NaN: .*not of type"),
+            (
+                ["axes", "calibration", "one"],
+                math.inf,
+                "calibration.one is Infinity: .*not of type",
+            ),
+            (["axes", "calibration", "measure"], "ecee", "is \"ecee\" .*did you mean 'ece'"),
+            (["axes", "calibration"], None, "axes.calibration is null: .*not of type"),
+            (["protocol_version"], 1.0, "protocol_version is 1.0: .*not of type"),
         ],
     )
     def test_is_closed_and_names_what_is_wrong(self, tmp_path, path, value, message):
@@ -185,7 +191,7 @@ class TestScoringFile:
     def test_names_a_missing_key_and_an_unreadable_file(self, tmp_path):
         incomplete = tmp_path / "scoring.yaml"
         incomplete.write_text('protocol_version: "1"\n')
-        with pytest.raises(UserError, match="'axes' is missing"):
+        with pytest.raises(UserError, match="lacks the key 'axes'"):
             load_scoring(incomplete)
         with pytest.raises(UserError, match="cannot be read"):
             load_scoring(tmp_path / "absent.yaml")

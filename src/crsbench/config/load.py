@@ -32,11 +32,11 @@ def load_config(settings: Mapping[str, Any], home: Path) -> Config:
     Raises UserError on an unknown key, a value out of its range, an unknown name, a missing file.
     """
     home = Path(home)
-    validate(settings, home, "config", "the config")
+    validate(settings, "config", "the config")
     encoder_file = home / settings["encoder_registry"]
     dataset_file = home / settings["dataset_registry"]
-    encoder_specs = read_closed(encoder_file, home, "encoders")
-    dataset_specs = read_closed(dataset_file, home, "datasets")
+    encoder_specs = read_closed(encoder_file, "encoders")
+    dataset_specs = read_closed(dataset_file, "datasets")
 
     encoders = {
         name: EncoderEntry(name, spec["title"], spec["group"], spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -10,22 +11,36 @@ from typing import Any
 
 import yaml
 from jsonschema import Draft202012Validator, ValidationError
+from jsonschema.protocols import Validator
+from jsonschema.validators import extend
 
 from crsbench.core.errors import UserError
 from crsbench.core.names import nearest
 
 
-def read_closed(file: Path, home: Path, schema: str) -> Mapping[str, Any]:
-    """Read a YAML file that one of our schemas closes; UserError names the file and the key."""
+SCHEMAS = Path(__file__).resolve().parents[3] / "workflow" / "schemas"
+
+
+def read_closed(file: Path | str, schema: str, text: str | None = None) -> Mapping[str, Any]:
+    """Read a YAML file that one of our schemas closes; UserError names the file and the key.
+
+    text: the file's content where it was read before.
+    """
     try:
-        entries = yaml.load(file.read_text(encoding="utf-8"), Loader=_LoaderOfUniqueKeys)
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}.") from error
+        text = read_text(file) if text is None else text
+        entries = yaml.load(text, Loader=_LoaderOfUniqueKeys)
     except yaml.YAMLError as error:
         raise UserError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from error
-    validate({} if entries is None else entries, home, schema, str(file))
+    validate({} if entries is None else entries, schema, str(file))
     _check_names(entries or {}, file)
     return entries
+
+
+def read_text(file: Path | str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}.") from error
 
 
 class _LoaderOfUniqueKeys(yaml.SafeLoader):
@@ -43,7 +58,7 @@ class _LoaderOfUniqueKeys(yaml.SafeLoader):
         return node
 
 
-def _check_names(names: Iterable[str], file: Path) -> None:
+def _check_names(names: Iterable[str], file: Path | str) -> None:
     """A name is a folder of the results: two that differ in case alone are one on some disks."""
     first: dict[str, str] = {}
     for name in names:
@@ -55,13 +70,26 @@ def _check_names(names: Iterable[str], file: Path) -> None:
             )
 
 
+def _is_finite(_: Any, value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value)
+
+
+_Validator = extend(
+    Draft202012Validator,
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine("number", _is_finite),
+)
+"""YAML can write `.nan` and `.inf`, which are no numbers to compute with."""
+
+
 @cache
-def _validator(file: Path) -> Draft202012Validator:
-    return Draft202012Validator(yaml.safe_load(file.read_text(encoding="utf-8")))
+def _validator(schema: str) -> Validator:
+    return _Validator(yaml.safe_load(read_text(SCHEMAS / f"{schema}.schema.yaml")))
 
 
-def validate(instance: Any, home: Path, schema: str, source: str) -> None:
-    validator = _validator(home / "workflow" / "schemas" / f"{schema}.schema.yaml")
+def validate(instance: Any, schema: str, source: str) -> None:
+    """Raises UserError with the first violation; source: the file, named in the sentence."""
+    validator = _validator(schema)
     errors = sorted(validator.iter_errors(instance), key=lambda e: (len(e.path), str(e.path)))
     if errors:
         raise UserError(f"{source}: {_explain(errors[0])}")

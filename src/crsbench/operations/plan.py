@@ -49,7 +49,7 @@ class Plan:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.grid = Grid(config)
-        self.rates = read_closed(config.home / RATES_FILE, config.home, "throughput")
+        self.rates = read_closed(config.home / RATES_FILE, "throughput")
 
     def images(self, dataset: str) -> int:
         """From the manifest where it is there, else what the registry entry says."""

@@ -107,7 +107,7 @@ class _Sources:
         if not lacking:
             return
         file = self.config.home / self.config.settings["dataset_registry"]
-        registry = read_closed(file, self.config.home, "datasets")
+        registry = read_closed(file, "datasets")
         elsewhere = {name for spec in registry.values() for name in stated_subgroups(spec)}
         for name in lacking:
             if name not in elsewhere:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
-from crsbench.core.errors import UserError
+from crsbench.config.schema import read_closed
 from crsbench.core.files import atomic_write, read_table
 from crsbench.core.names import AGGREGATE
 from crsbench.score import Scoring
@@ -37,21 +36,12 @@ def load_published(path: str | Path) -> Published:
     """Read the published figures.
 
     Raises:
-        UserError: the file is absent, not YAML, or lacks a part.
+        UserError: as :func:`crsbench.config.schema.read_closed`.
     """
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        panel = content["panel"]
-        return Published(
-            frozenset(panel["encoders"]),
-            frozenset(panel["datasets"]),
-            int(panel["seeds"]),
-            _flat(content["figures"]),
-        )
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: no file of published figures ({error!r})") from error
+    content = read_closed(path, "published")
+    panel = content["panel"]
+    names = frozenset(panel["encoders"]), frozenset(panel["datasets"])
+    return Published(*names, panel["seeds"], _flat(content["figures"]))
 
 
 @dataclass(frozen=True, eq=False)
