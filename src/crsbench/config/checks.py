@@ -95,11 +95,6 @@ def check_relations(config: Config, encoder_file: Path, dataset_specs: Mapping[s
         )
     if config.control_probes is not None:
         _check_control_probes(config)
-    conditions = {CLEAN, CALIBRATION} | {
-        f"{kind}-{level + 1}"
-        for kind, levels in config.perturbations.items()
-        for level in range(len(levels))
-    }
     conditions = {CLEAN, CALIBRATION, *config.degraded}
     for name, target in config.targets.items():
         if name in conditions:

@@ -18,16 +18,19 @@ from crsbench.config.checks import (
 )
 from crsbench.config.model import Config, DatasetEntry, EncoderEntry
 from crsbench.config.panel import left_out_cells, narrowed, select, with_a_cell, without_encoders
-from crsbench.config.schema import read_closed, validate
+from crsbench.config.schema import read_closed, read_text, validate
 from crsbench.core.errors import UserError
 
 
-def load_config(settings: Mapping[str, Any], home: Path) -> Config:
+def load_config(
+    settings: Mapping[str, Any], home: Path, registries: Mapping[str, str] | None = None
+) -> Config:
     """Validate a run's settings and the registries that they name.
 
     settings: the mapping of `config/config.yaml`'s form; home: the workflow's own folder, which
     holds `workflow/schemas/` and to which the registry and scoring paths are relative (`results`,
-    `data_root`, `weights_root`, `reference` and `freeze_to` are relative to the working directory).
+    `data_root`, `weights_root`, `reference` and `freeze_to` are relative to the working directory);
+    registries: the text of the files of encoders and data sets, where they were read before.
 
     Raises UserError on an unknown key, a value out of its range, an unknown name, a missing file.
     """
@@ -35,8 +38,10 @@ def load_config(settings: Mapping[str, Any], home: Path) -> Config:
     validate(settings, "config", "the config")
     encoder_file = home / settings["encoder_registry"]
     dataset_file = home / settings["dataset_registry"]
-    encoder_specs = read_closed(encoder_file, "encoders")
-    dataset_specs = read_closed(dataset_file, "datasets")
+    if registries is None:
+        registries = {"encoders": read_text(encoder_file), "datasets": read_text(dataset_file)}
+    encoder_specs = read_closed(encoder_file, "encoders", registries["encoders"])
+    dataset_specs = read_closed(dataset_file, "datasets", registries["datasets"])
 
     encoders = {
         name: EncoderEntry(name, spec["title"], spec["group"], spec)
@@ -67,6 +72,7 @@ def load_config(settings: Mapping[str, Any], home: Path) -> Config:
         settings=settings,
         left_out=left_out,
         lacking=lacking,
+        registries=registries,
     )
     check_relations(config, encoder_file, dataset_specs)
     named = [settings["studies"]["baseline_encoder"]]
@@ -85,14 +91,7 @@ def load_config(settings: Mapping[str, Any], home: Path) -> Config:
 
 
 def _dataset_entry(name: str, spec: Mapping[str, Any], file: Path) -> DatasetEntry:
-    entry = DatasetEntry(
-        name,
-        spec["title"],
-        spec["task"],
-        tuple(spec["classes"]),
-        tuple(spec.get("shift", ())),
-        spec,
-    )
+    entry = DatasetEntry.of(name, spec)
     if entry.task == "multiclass" and len(entry.classes) < 2:
         raise UserError(f"{file}: data set '{name}' is multiclass and needs two classes or more.")
     if spec.get("reader") == "table":

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
+
+from crsbench.core.names import degraded_conditions
 
 Task = Literal["multiclass", "multilabel"]
 
@@ -109,6 +111,11 @@ class DatasetEntry:
     shift: tuple[str, ...]
     spec: Mapping[str, Any] = field(repr=False)
 
+    @classmethod
+    def of(cls, name: str, spec: Mapping[str, Any]) -> Self:
+        classes, shift = tuple(spec["classes"]), tuple(spec.get("shift", ()))
+        return cls(name, spec["title"], spec["task"], classes, shift, spec)
+
     @property
     def manifest_spec(self) -> dict[str, Any]:
         """The part of the entry that its manifest depends on."""
@@ -158,6 +165,8 @@ class Config:
     """Cells (encoder, data set) that the config leaves out of the panel, each with its reason."""
     lacking: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """By section of the settings the names that it lost because the panel lacks them."""
+    registries: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The text of the files of `encoders` and `datasets` as they were read."""
 
     @property
     def data_root(self) -> Path:
@@ -209,12 +218,8 @@ class Config:
 
     @property
     def degraded(self) -> list[str]:
-        """The perturbed conditions, `{kind}-{severity}` with severities from 1 (mild) up."""
-        return [
-            f"{kind}-{severity}"
-            for kind, levels in self.perturbations.items()
-            for severity in range(1, len(levels) + 1)
-        ]
+        """The perturbed conditions."""
+        return degraded_conditions(self.perturbations)
 
     def dataset(self, name: str) -> DatasetEntry:
         """The panel data set or shift target called `name`."""

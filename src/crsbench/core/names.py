@@ -20,6 +20,15 @@ SEED_MEAN = -1
 """In place of a seed: the mean over seeds."""
 
 
+def degraded_conditions(levels: Mapping[str, Sequence[float]]) -> list[str]:
+    """The perturbed conditions, `{kind}-{severity}` with severities from 1 (mild) up."""
+    return [
+        f"{kind}-{severity}"
+        for kind, of_kind in levels.items()
+        for severity in range(1, len(of_kind) + 1)
+    ]
+
+
 def nearest(name: str, known: Mapping[str, Any] | Sequence[Any]) -> str:
     close = difflib.get_close_matches(name, [str(k) for k in known], n=1, cutoff=0.5)
     return f" (did you mean '{close[0]}'?)" if close else ""

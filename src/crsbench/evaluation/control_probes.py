@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from crsbench.config.grid import Cell, Grid, Run
-from crsbench.config.layout import Layout
-from crsbench.config.model import Config
+from crsbench.config.grid import Cell, Run
 from crsbench.core.files import read_json, write_json
 from crsbench.core.names import CLEAN
 from crsbench.core.progress import progress
@@ -79,21 +77,6 @@ class CellFiles:
     splits: Mapping[int, str]
     features: Mapping[str, str]
     targets: Mapping[str, str]
-
-    @classmethod
-    def of(cls, config: Config, cell: Cell) -> CellFiles:
-        at, layout = Layout.at, Layout(config.results)
-        here = {"encoder": cell.encoder, "dataset": cell.dataset}
-        conditions = Grid(config).conditions(cell.dataset)
-        return cls(
-            at(layout.manifest, dataset=cell.dataset),
-            {seed: at(layout.split, dataset=cell.dataset, seed=seed) for seed in config.seeds},
-            {name: at(layout.features, **here, condition=name) for name in conditions},
-            {
-                target: at(layout.manifest, dataset=target)
-                for target in config.datasets[cell.dataset].shift
-            },
-        )
 
     @property
     def all(self) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,7 @@ def extract(
     workers: int,
     metadata: Mapping[str, Any],
     precision: str = FLOAT32,
+    made_by: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> None:
     """Write the features of every view: by encoder, each condition's file, whole or absent.
 
@@ -126,14 +128,18 @@ def extract(
     beside one, nor on `workers`, the processes that decode and degrade ahead (0: this process
     does). A shard is kept on the disk until all are there: a job that was killed goes on with the
     shard that it was at. The forward pass computes in `precision`, by autocast; features are stored
-    as float32. Raises UserError naming the image that can't be read or whose features are not
-    finite.
+    as float32. metadata: of every file; made_by: by encoder what decides its features
+    (`ExtractionSettings.made_by`). Raises UserError naming the image that can't be read or whose
+    features are not finite.
     """
-    made_by = [_metadata(encoder, views, precision, metadata) for encoder in encoders]
+    about = [
+        _metadata(encoder, views, precision, {**metadata, "made_by": made_by.get(encoder.name)})
+        for encoder in encoders
+    ]
     how = {"batch_size": batch_size, "hardware": _hardware(device)}
     stores = [
         ShardedFeatures(outputs[encoder.name], views.image_ids, views.conditions, made | how)
-        for encoder, made in zip(encoders, made_by, strict=True)
+        for encoder, made in zip(encoders, about, strict=True)
     ]
     todo = [shard for shard in stores[0].shards if not all(shard in store for store in stores)]
     images = [index for shard in todo for index in shard]
@@ -152,7 +158,7 @@ def extract(
         rows = _encoded(encoders, views.geometries, batches, device, precision)
         for store, found in zip(stores, rows, strict=True):
             store.keep(shard, found)
-    for store, made in zip(stores, made_by, strict=True):
+    for store, made in zip(stores, about, strict=True):
         store.write(made)
 
 

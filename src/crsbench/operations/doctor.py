@@ -289,10 +289,7 @@ def find_images(config: Config, entry: DatasetEntry) -> Images:
     """Read a data set's tables and look for a sample of the images that they list."""
     if entry.synthetic:
         return Images("drawn by the workflow", entry.spec["phantom"]["count"])
-    try:
-        root = image_root(config, Layout(config.results), entry.name)
-    except UserError as error:
-        return Images("", fault=str(error))
+    root = image_root(config, entry.name)
     try:
         frame = read_images(entry, root).frame
     except UserError as error:

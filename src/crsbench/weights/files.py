@@ -31,20 +31,6 @@ IN_FOLDERS = (
 """The weights file of a local folder: the first of these names that is there."""
 
 
-def encoder_inputs(config: Config, layout: Layout, name: str) -> list[Path]:
-    """The files that an encoder's features depend on: the record of its weights, or its own code.
-
-    Own embeddings are files by condition, and not among them.
-    """
-    entry = config.encoders[name]
-    if entry.has_weights:
-        return [Path(layout.at(layout.weights, encoder=name))]
-    if entry.spec.get("library") == "python":
-        own = config.home / (entry.spec["model"].split(":")[0].replace(".", "/") + ".py")
-        return [own] if own.is_file() else []
-    return []
-
-
 def with_file(entry: EncoderEntry, weights_root: Path) -> EncoderEntry:
     """The entry with its weights file named, where it names a folder.
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crsbench.config.layout import Layout
-from crsbench.config.model import Config, DatasetEntry
+from crsbench.config.model import DatasetEntry
 from crsbench.core.errors import UserError
 from crsbench.data.readers import (
     aptos2019,
@@ -34,7 +33,6 @@ __all__ = [
     "UNKNOWN_GROUP",
     "ImageTable",
     "Reader",
-    "image_root",
     "read_images",
     "source_tables",
     "stated_subgroups",
@@ -74,28 +72,17 @@ READERS: Mapping[str, Reader] = {
 }
 
 
-def image_root(config: Config, layout: Layout, dataset: str) -> Path:
-    """The folder that a data set's tables and images lie in.
-
-    Raises UserError for a data set whose registry entry names no reader.
-    """
-    entry = config.dataset(dataset)
-    if entry.synthetic:
-        return Path(layout.at(layout.phantoms, dataset=dataset)).parent
-    if "reader" not in entry.spec:
-        raise UserError(
-            f"The data set '{dataset}' can be planned but not run: its registry entry names no "
-            f"reader (allowed: {', '.join(READERS)})."
-        )
-    return config.data_root / entry.spec["root"]
-
-
 def read_images(entry: DatasetEntry, root: Path) -> ImageTable:
     """Read a data set below its root folder by the reader that its registry entry names.
 
-    Raises UserError on anything that is absent, ambiguous or of another form than the publisher's,
-    and on images outside the root.
+    Raises UserError for an entry that names no reader, on anything that is absent, ambiguous or of
+    another form than the publisher's, and on images outside the root.
     """
+    if "reader" not in entry.spec:
+        raise UserError(
+            f"The data set '{entry.name}' can be planned but not run: its registry entry names no "
+            f"reader (allowed: {', '.join(READERS)})."
+        )
     table = READERS[entry.spec["reader"]].read(entry, root)
     check_links(entry, root, table.frame["path"])
     return table
