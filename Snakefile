@@ -33,6 +33,7 @@ localrules:
 
 
 onstart:
+    keep_planned(config, CONFIG)
     patch_rate_limiter()
     patch_pipe_search()
     follow_jobs()

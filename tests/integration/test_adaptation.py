@@ -31,6 +31,7 @@ from crsbench.encoders.base import LoadedEncoder
 from crsbench.encoders.preprocessing import Preprocessing
 from crsbench.features.extraction import ImageViews
 from crsbench.features.jobs import extract_features
+from crsbench.features.settings import ExtractionSettings
 from crsbench.metrics.discrimination import macro_auroc
 from crsbench.probes import FittedProbe
 from crsbench.studies.adaptation import AdaptationInputs, adaptation, adaptation_axes
@@ -300,15 +301,17 @@ def small(
     write_test(test, manifest, 0.25)
     write_split(folder / "split.parquet", manifest, test, 0, config.fractions, 0.125)
     extract_features(
-        config,
-        [config.encoders["vit_tiny_untrained"]],
-        image_root=root,
+        settings_of(config),
         manifest_file=manifest,
         test_file=None,
         outputs=[folder / "vit_tiny_untrained" / "small" / "clean.arrow"],
         workers=0,
     )
     return config, folder
+
+
+def settings_of(config: Config) -> ExtractionSettings:
+    return ExtractionSettings.of(config, ["vit_tiny_untrained"], ["small"])
 
 
 def files_of(data: Path, folder: Path) -> TrainingFiles:
@@ -333,7 +336,8 @@ def test_a_training_writes_the_same_bytes_again_and_its_runs(
     config, data = small
     training = Training("vit_tiny_untrained", "small", 0, 100)
     for name in ("once", "again"):
-        adapt(config, training, files_of(data, tmp_path / name), data / "set", workers=0)
+        files = files_of(data, tmp_path / name)
+        adapt(settings_of(config), Recipe.from_settings(SECTION), None, training, files, workers=0)
     assert bytes_of(tmp_path / "once") == bytes_of(tmp_path / "again")
     once = tmp_path / "once"
     assert set(bytes_of(once)) == {
@@ -353,7 +357,8 @@ def test_a_training_writes_the_same_bytes_again_and_its_runs(
     own = [data / f"{name}.parquet" for name in ("manifest", "test", "split")]
     read = EvaluationFiles(*own, once / "adapter", once / "head.npz", once / "training.json", {})
     conditions = ["clean", "jpeg-1"]
-    evaluate(config, training, read, data / "set", conditions, once / "runs.parquet", workers=0)
+    arguments = settings_of(config), training, read, conditions, ()
+    evaluate(*arguments, once / "runs.parquet", workers=0)
     runs, _ = read_table(once / "runs.parquet")
     assert runs["condition"].tolist() == conditions
     assert runs["percent"].tolist() == [100, 100]
@@ -365,7 +370,7 @@ def test_a_training_writes_the_same_bytes_again_and_its_runs(
         damaged[len(whole) // 2] ^= 1
         (once / "adapter" / name).write_bytes(damaged)
         with pytest.raises(UserError, match=rf"{name} is not as the training wrote it; delete it"):
-            evaluate(config, training, read, data / "set", conditions, once / "r.parquet", 0)
+            evaluate(*arguments, once / "r.parquet", 0)
         (once / "adapter" / name).write_bytes(whole)
 
 
@@ -383,7 +388,8 @@ def test_a_subset_that_is_too_small_is_told(small: tuple[Config, Path], tmp_path
     assert read_split(files.split, manifest).labelled(1).sum() == 1
     told = r"vit_tiny_untrained × small, seed 0, 1 % of the labels: its 1 labelled images are too"
     with pytest.raises(UserError, match=told + r" few.*leave 1 out of adaptation\.fractions"):
-        adapt(config, Training("vit_tiny_untrained", "small", 0, 1), files, data / "set", 0)
+        training = Training("vit_tiny_untrained", "small", 0, 1)
+        adapt(settings_of(config), Recipe.from_settings(SECTION), None, training, files, 0)
 
 
 def test_validation_images_are_whole_groups_within_the_labelled(

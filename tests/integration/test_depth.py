@@ -23,6 +23,7 @@ from crsbench.evaluation.depth import probe_depths
 from crsbench.evaluation.runs import RUN_COLUMNS
 from crsbench.features.depths import extract_depths
 from crsbench.features.jobs import extract_features
+from crsbench.features.settings import ExtractionSettings
 from crsbench.features.store import read_features
 from crsbench.probes import ProbeSettings
 from crsbench.studies.base import write_study
@@ -74,13 +75,16 @@ def small(
     return config, folder
 
 
+def settings_of(config: Config, encoder: str) -> ExtractionSettings:
+    return ExtractionSettings.of(config, [encoder], ["small"])
+
+
 def sweep(small: tuple[Config, Path], encoder: str, folder: Path) -> dict[int, Path]:
     config, data = small
     outputs = {depth: folder / f"depth{depth}.arrow" for depth in DEPTHS}
     extract_depths(
-        config,
-        config.encoders[encoder],
-        image_root=data / "set",
+        settings_of(config, encoder),
+        without_norm=encoder in config.settings["depth_sweep"]["without_norm"],
         manifest_file=data / "manifest.parquet",
         outputs=outputs,
         workers=0,
@@ -95,9 +99,7 @@ def test_the_last_depth_is_the_frozen_feature_and_the_runs_are_those_of_the_prob
     outputs = sweep(small, "resnet18_untrained", tmp_path)
     frozen = tmp_path / "resnet18_untrained" / "small" / "clean.arrow"
     extract_features(
-        config,
-        [config.encoders["resnet18_untrained"]],
-        image_root=data / "set",
+        settings_of(config, "resnet18_untrained"),
         manifest_file=data / "manifest.parquet",
         test_file=None,
         outputs=[frozen],
@@ -158,21 +160,19 @@ def test_an_encoder_without_blocks_or_with_too_few_is_told(
 ) -> None:
     config, data = small
     arguments: dict[str, Any] = {
-        "image_root": data / "set",
+        "without_norm": False,
         "manifest_file": data / "manifest.parquet",
         "workers": 0,
     }
     with pytest.raises(UserError, match=r"'image_statistics' .*no method `blocks`"):
         extract_depths(
-            config,
-            config.encoders["image_statistics"],
+            settings_of(config, "image_statistics"),
             outputs={100: tmp_path / "x.arrow"},
             **arguments,
         )
     with pytest.raises(UserError, match=r"'resnet18_untrained' .*each a block of its own"):
         extract_depths(
-            config,
-            config.encoders["resnet18_untrained"],
+            settings_of(config, "resnet18_untrained"),
             outputs={d: tmp_path / f"{d}.arrow" for d in (50, 55, 100)},
             **arguments,
         )

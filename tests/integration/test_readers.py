@@ -14,13 +14,13 @@ import pytest
 import yaml
 from PIL import Image
 
-from crsbench.config.layout import Layout
 from crsbench.config.load import load_config
 from crsbench.config.model import Config, DatasetEntry
+from crsbench.config.sources import image_root
 from crsbench.core.errors import UserError
 from crsbench.core.hashing import sha256_number
 from crsbench.data.manifest import read_manifest, write_manifest
-from crsbench.data.readers import READERS, image_root, read_images, source_tables
+from crsbench.data.readers import READERS, read_images, source_tables
 from worlds.publishers import (
     Entry,
     write_chexpert,
@@ -432,8 +432,7 @@ def test_a_data_set_lies_below_the_data_root(
     settings: Callable[[str], dict[str, Any]], home: Path
 ) -> None:
     config = load_config(settings("config") | {"data_root": "some where"}, home)
-    layout = Layout(config.results)
-    assert image_root(config, layout, "chexpert") == Path("some where/CheXpert-v1.0")
+    assert image_root(config, "chexpert") == Path("some where/CheXpert-v1.0")
 
 
 # PadChest and VinDr-CXR

@@ -17,12 +17,12 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from crsbench.config.layout import Layout
 from crsbench.config.load import load_config
 from crsbench.core.errors import UserError
 from crsbench.core.files import read_json, write_json, write_table
 from crsbench.core.names import AGGREGATE, SEED_MEAN
 from crsbench.evaluation.runs import CONFIDENCE_COLUMNS, collect_confidence_bins
+from crsbench.features.settings import ImageSettings
 from crsbench.report import Material, gallery, provenance, write_paper, write_report
 from crsbench.report.charts import chart_rows
 from crsbench.report.figures import latex_text, markdown_table
@@ -270,26 +270,23 @@ def test_the_gallery_shows_the_image_under_every_condition(
 ) -> None:
     image_set(tmp_path / "small", [{"id": "a", "path": "a.png", "label": "x"}])
     config = load_config(settings("demo"), home)
-    entry = replace(config.datasets["phantom_skin"], spec={"reader": "table", "root": "small"})
-    config = replace(
-        config,
-        datasets={"small": entry},
-        settings={**config.settings, "data_root": str(tmp_path)},
-    )
+    images = replace(ImageSettings.of(config, []), roots={"small": tmp_path / "small"})
     frame = pd.DataFrame(
         {"image_id": ["a"], "path": ["a.png"], "group": ["g"], "labels": [[1, 0]],
          "dropped": [False], "content_sha256": ["0"]}
     )  # fmt: skip
     told = {"dataset": "small", "task": "multiclass", "classes": ["x", "y"]}
     write_table(tmp_path / "m.parquet", frame, told | {"group_namespace": "small", "left_out": {}})
-    shown = gallery(config, Layout(tmp_path), {"small": tmp_path / "m.parquet"})
+    arguments = images, {"small": tmp_path / "m.parquet"}, {"small": "Small set"}
+    shown = gallery(*arguments)
     (only,) = shown
     assert len(only["tiles"]) == 16
     assert [tile["label"] for tile in only["tiles"][:2]] == ["clean", "Gaussian blur 1: 1"]
     assert "JPEG 3: 10" in [tile["label"] for tile in only["tiles"]]
     assert all(tile["src"].startswith("data:image/webp;base64,") for tile in only["tiles"])
     assert len({tile["src"] for tile in only["tiles"]}) > 10
-    assert gallery(config, Layout(tmp_path), {"small": tmp_path / "m.parquet"}) == shown
+    assert shown[0]["title"] == "Small set"
+    assert gallery(*arguments) == shown
 
 
 def test_only_data_sets_of_the_panel_can_be_shown(home: Path, settings: Callable[..., Any]) -> None:

@@ -24,6 +24,7 @@ from crsbench.data.manifest import Manifest, read_manifest, write_manifest
 from crsbench.data.splits import read_test, write_test
 from crsbench.encoders import load_encoder
 from crsbench.features.embeddings import read_embeddings, take_embeddings
+from crsbench.features.settings import ExtractionSettings
 from crsbench.features.store import read_features
 from crsbench.operations.doctor import encoder_row
 from worlds.embeddings import OWN, write
@@ -63,8 +64,7 @@ class World:
     def take(self, *conditions: str, test: bool = True) -> dict[str, Path]:
         outputs = {name: self.folder / "out" / f"{name}.arrow" for name in conditions}
         take_embeddings(
-            self.config,
-            self.config.encoders["mine"],
+            ExtractionSettings.of(self.config, ["mine"], ["small"]),
             "small",
             manifest_file=self.folder / "manifest.parquet",
             test_file=self.folder / "test.parquet" if test else None,

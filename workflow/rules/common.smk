@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -15,24 +16,29 @@ OTHERS = os.environ.get("PYTHONPATH", "")
 os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, [str(HOME / "src"), OTHERS])))
 
 from crsbench.config.load import load_config
+from crsbench.config.planned import keep_planned, load_planned
 from crsbench.operations.console import Console, failure_report, is_noise, summary
-from crsbench.data.readers import image_root, source_tables
+from crsbench.config.sources import encoder_inputs, image_root
+from crsbench.data.readers import source_tables
 from crsbench.core.errors import UserError, attempt
 from crsbench.features.embeddings import embedding_files
+from crsbench.features.settings import ExtractionSettings, ImageSettings
 from crsbench.core.hashing import sha256_of_file
 from crsbench.config.grid import Grid
 from crsbench.config.layout import Layout
 from crsbench.operations.resources import NEEDS, control_needs
 from crsbench.core.threads import use_one_thread
-from crsbench.weights.files import encoder_inputs, version
+from crsbench.weights.files import version
 
 use_one_thread()  # this process works off the runs
 # A graph of 18,000 jobs is millions of objects that stay; with Python's own thresholds a quarter of
 # the time to plan it goes into looking for garbage among them.
 gc.set_threshold(50_000, 20, 100)
 
+# A job in a process of its own has the settings that the main process started with, whatever the
+# files of the config and the registries say by now.
 try:
-    CONFIG = load_config(config, HOME)
+    CONFIG = load_config(config, HOME) if workflow.is_main_process else load_planned(HOME)
 except UserError as error:
     raise WorkflowError(error)
 if workflow.is_main_process and CONFIG.lacking_note:
@@ -64,7 +70,7 @@ def table_digests(wc):
     entry = CONFIG.dataset(wc.dataset)
     if entry.synthetic or "reader" not in entry.spec:
         return []
-    tables = source_tables(entry, image_root(CONFIG, LAYOUT, wc.dataset))
+    tables = source_tables(entry, image_root(CONFIG, wc.dataset))
     return [sha256_of_file(table) for table in tables]
 
 
@@ -100,13 +106,38 @@ def version_of_weights(wc):
     return PLANNED_WEIGHTS[wc.encoder]
 
 
-def encoder_spec(wc):
-    """What decides the encoder's features: a title or a licence does not."""
+# A rule's `params` that are plain values are what Snakemake compares, to run again what other values
+# made. Those that are objects of the library (settings, registry entries, paths) it hands to the
+# script as they are and does not compare: beside them stands what of them decides the result.
+
+
+def check_cell(wc):
     if wc.dataset in CONFIG.encoders[wc.encoder].without_datasets:
         raise WorkflowError(f"The encoder '{wc.encoder}' has no cell on '{wc.dataset}'.")
     if (wc.encoder, wc.dataset) in CONFIG.left_out:
         raise WorkflowError(f"The config leaves '{wc.encoder}' out on '{wc.dataset}' (without).")
-    return CONFIG.encoders[wc.encoder].feature_spec
+
+
+def clean_settings(wc):
+    """To embed a data set's images as they are with one encoder."""
+    check_cell(wc)
+    return ExtractionSettings.of(CONFIG, [wc.encoder], [wc.dataset], degraded=False)
+
+
+def extraction_settings(wc):
+    """To embed the images of a data set, or of its shift target, with one encoder or several."""
+    if "encoder" in wc.keys():
+        check_cell(wc)
+    encoders = [wc.encoder] if "encoder" in wc.keys() else CONFIG.encoders_together
+    images, degraded = wc.get("target", wc.dataset), "target" not in wc.keys()
+    return ExtractionSettings.of(CONFIG, encoders, [images], degraded=degraded)
+
+
+@cache
+def features_made_by(encoder, condition):
+    """What a file of features must have been made by, for who reads it."""
+    degraded = condition not in CONFIG.targets
+    return ExtractionSettings.of(CONFIG, [encoder], [], degraded=degraded).made_by[encoder]
 
 
 def all_runs(_):
@@ -120,6 +151,7 @@ def run_files(run, probe, features, clean=""):
         "manifest": LAYOUT.at(LAYOUT.manifest, dataset=run.dataset),
         "split": LAYOUT.at(LAYOUT.split, dataset=run.dataset, seed=run.seed),
         "target": LAYOUT.at(LAYOUT.manifest, dataset=run.condition) if clean else "",
+        "made_by": features_made_by(run.encoder, run.condition),
     }
 
 

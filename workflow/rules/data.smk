@@ -39,6 +39,8 @@ rule manifest:
         spec=lambda wc: CONFIG.dataset(wc.dataset).manifest_spec,
         max_pixels=CONFIG.settings["image"]["max_pixels"],
         tables=table_digests,
+        entry=lambda wc: CONFIG.dataset(wc.dataset),
+        root=lambda wc: image_root(CONFIG, wc.dataset),
     script:
         "../scripts/manifest.py"
 

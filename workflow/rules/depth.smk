@@ -27,13 +27,10 @@ rule depth_features:
         mem_mb=needs("extraction", "mem_mb"),
         runtime=needs("extraction", "runtime"),
     params:
-        encoder=encoder_spec,
+        made_by=lambda wc: clean_settings(wc).made_by,
         depths=DEPTHS,
         without_norm=lambda wc: wc.encoder in DEPTH_SWEEP["without_norm"],
-        image=CONFIG.settings["image"],
-        device=EXTRACTION["device"],
-        precision=EXTRACTION["precision"],
-        batch_size=EXTRACTION["batch_size"],
+        settings=clean_settings,
     script:
         "../scripts/depth_features.py"
 

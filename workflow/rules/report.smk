@@ -84,6 +84,9 @@ rule report:
         encoder_names=list(WEIGHED_RUNS),
         shown_datasets=SHOWN_DATASETS,
         settings=TOLD_SETTINGS,
+        left_out=dict(CONFIG.left_out),
+        images=ImageSettings.of(CONFIG, SHOWN_DATASETS),
+        home=HOME,
     script:
         "../scripts/report.py"
 

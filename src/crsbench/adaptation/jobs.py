@@ -260,7 +260,8 @@ def evaluate_adapted(
 ) -> None:
     """Predict the test set under each condition with the adapter merged, and write the runs' table.
 
-    settings: of the training's encoder; conditions: clean first. The features are made and dropped; the metrics are those of any run.
+    settings: of the training's encoder; conditions: clean first. The features are made and dropped;
+    the metrics are those of any run.
     """
     _check_adapter(files)
     targets = {name: files.targets[name] for name in conditions if name in files.targets}

@@ -17,7 +17,6 @@ from jsonschema.validators import extend
 from crsbench.core.errors import UserError
 from crsbench.core.names import nearest
 
-
 SCHEMAS = Path(__file__).resolve().parents[3] / "workflow" / "schemas"
 
 

@@ -20,7 +20,7 @@ from crsbench.core.names import CLEAN
 from crsbench.core.threads import use_one_thread
 from crsbench.data.manifest import Manifest, read_contents, read_manifest
 from crsbench.data.splits import CALIBRATION, TEST, TRAIN, Split, read_split
-from crsbench.features.store import Features, read_features
+from crsbench.features.store import Features, check_made_by, read_features
 from crsbench.metrics.run_metrics import RunMetrics, renormalised, run_metrics
 from crsbench.probes import FittedProbe, ProbeSettings
 
@@ -56,7 +56,8 @@ class RunFiles:
     """The files that a run reads.
 
     On a shift target also `target`, its manifest, and `clean`, the file of the same probe's run on
-    the clean test set; both are empty otherwise.
+    the clean test set; both are empty otherwise. made_by: what the features must have been made by,
+    see `crsbench.features.store.check_made_by`.
     """
 
     probe: str
@@ -65,6 +66,7 @@ class RunFiles:
     split: str
     target: str = ""
     clean: str = ""
+    made_by: Mapping[str, Any] | None = None
 
 
 def fit_probes(
@@ -73,17 +75,21 @@ def fit_probes(
     split_file: Path | str,
     outputs: Mapping[int, Path | str],
     settings: ProbeSettings,
+    made_by: Mapping[str, Any] | None = None,
 ) -> None:
     """Fit one seed's probe at each label fraction of `outputs` (percent: file).
 
     Features are standardised with the mean and standard deviation of the seed's whole train part,
-    which needs no labels; the stored probes take raw features.
+    which needs no labels; the stored probes take raw features. made_by: what the features must have
+    been made by (`check_made_by`).
     """
     from crsbench.probes.selection import fit_probe
 
     manifest = read_manifest(manifest_file)
     split = read_split(split_file, manifest)
-    matrix = read_features(features_file).rows(manifest.image_ids, features_file)
+    features = read_features(features_file)
+    check_made_by(features_file, features.metadata, made_by)
+    matrix = features.rows(manifest.image_ids, features_file)
     mean, scale = standardisation(matrix[split.part == TRAIN])
     for percent, output in outputs.items():
         rows = split.labelled(percent)
@@ -101,6 +107,7 @@ def fit_probes_of(
     percents: Sequence[int],
     outputs: Sequence[str],
     settings: Mapping[str, Any],
+    made_by: Mapping[str, Any],
 ) -> None:
     """`fit_probes` for a process of its own: `settings` is the config's section `probe`."""
     import crsbench.probes.selection  # noqa: F401  # here: torch, before its threads are bound
@@ -108,7 +115,7 @@ def fit_probes_of(
     use_one_thread()
     whole = ProbeSettings(**{**settings, "c_grid": tuple(settings["c_grid"])})
     files = dict(zip(percents, outputs, strict=True))
-    fit_probes(features_file, manifest_file, split_file, files, whole)
+    fit_probes(features_file, manifest_file, split_file, files, whole, made_by)
 
 
 def standardisation(train: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -169,16 +176,17 @@ def predict_with(probe: Probe, files: RunFiles, part: str = TEST) -> Predicted:
     else:
         tested, rows = manifest, split.part == part
     image_ids = tested.image_ids[rows]
-    probabilities = _predicted(probe, files.features, image_ids)
+    probabilities = _predicted(probe, files, image_ids)
     shared = [k for k, name in enumerate(manifest.classes) if name in tested.classes]
     columns = [tested.classes.index(manifest.classes[k]) for k in shared]
     return Predicted(image_ids, tested.truth[rows][:, columns], np.array(shared), probabilities)
 
 
-def _predicted(probe: Probe, file: str, image_ids: np.ndarray) -> np.ndarray:
+def _predicted(probe: Probe, files: RunFiles, image_ids: np.ndarray) -> np.ndarray:
     """(n, K) probabilities, a bounded number of rows at a time: several threads do it at once."""
-    features = _features(file)
-    at = features.positions(image_ids, file)
+    features = _features(files.features)
+    check_made_by(files.features, features.metadata, files.made_by)
+    at = features.positions(image_ids, files.features)
     blocks = [at[start : start + ROWS_AT_ONCE] for start in range(0, len(at), ROWS_AT_ONCE)]
     return np.concatenate([probe.predict_proba(features.take(block)) for block in blocks])
 

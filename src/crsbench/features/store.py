@@ -150,7 +150,7 @@ def check_made_by(
     key, found, wanted = _difference("", found, wanted)
     raise UserError(
         f"{path} was made with {key or 'settings'} {json.dumps(found)}, the run wants "
-        f"{json.dumps(wanted)}; make the features again with `--forcerun features shift_features`."
+        f"{json.dumps(wanted)}; make it again with `--forcerun {path}`."
     )
 
 

@@ -19,9 +19,10 @@ from crsbench.config.grid import Grid
 from crsbench.config.layout import Layout
 from crsbench.config.model import Config, DatasetEntry, EncoderEntry
 from crsbench.config.overlap import overlap
+from crsbench.config.sources import image_root
 from crsbench.core.errors import UserError
 from crsbench.core.names import CLEAN
-from crsbench.data.readers import image_root, read_images
+from crsbench.data.readers import read_images
 from crsbench.features.embeddings import embedding_files
 from crsbench.features.store import read_metadata
 from crsbench.weights.files import Digests, base_model_of, hub_named, pins, stage, with_file
