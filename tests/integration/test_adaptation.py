@@ -387,8 +387,8 @@ def test_a_subset_that_is_too_small_is_told(small: tuple[Config, Path], tmp_path
     files = replace(files_of(data, tmp_path / "out"), split=tmp_path / "split.parquet")
     assert read_split(files.split, manifest).labelled(1).sum() == 1
     told = r"vit_tiny_untrained × small, seed 0, 1 % of the labels: its 1 labelled images are too"
+    training = Training("vit_tiny_untrained", "small", 0, 1)
     with pytest.raises(UserError, match=told + r" few.*leave 1 out of adaptation\.fractions"):
-        training = Training("vit_tiny_untrained", "small", 0, 1)
         adapt(settings_of(config), Recipe.from_settings(SECTION), None, training, files, 0)
 
 
