@@ -403,16 +403,6 @@ def test_every_local_file_that_the_features_depend_on_is_staged(tmp_path: Path) 
 # --- The registry ---
 
 
-def test_what_pretraining_included_is_yes_no_or_not_known() -> None:
-    overlap = {"aptos2019": {"included": False, "source": "its paper"}}
-    encoder = entry(pretraining={**REGISTRY["chexzero"]["pretraining"], **overlap})
-    assert [encoder.pretrained_on(name) for name in ("mimic", "aptos2019", "isic2019")] == [
-        True,
-        False,
-        None,
-    ]
-
-
 TRANSFORMERS = REGISTRY["siglip"]
 
 

@@ -1,5 +1,6 @@
 # Shared by all: the configuration, the grid, the names of the files, the input functions.
 import gc
+import inspect
 import logging
 import os
 import re
@@ -7,6 +8,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from snakemake.common import __version__ as snakemake_version
 from snakemake.exceptions import WorkflowError
 
 HOME = Path(workflow.basedir)
@@ -178,6 +180,18 @@ def report_products():
     print(f"\n{summary(CONSOLE, CONFIG.results, LAYOUT.report)}", file=sys.stderr)
 
 
+def as_known(name, private, *parameters):
+    """Whether something private of Snakemake has the form that its patch was written for."""
+    if callable(private) and list(inspect.signature(private).parameters) == list(parameters):
+        return True
+    print(
+        f"crsbench: the {name} of Snakemake {snakemake_version} is not the one that is patched "
+        "here; the run goes on without the patch, and slower.",
+        file=sys.stderr,
+    )
+    return False
+
+
 def patch_rate_limiter():
     """No limit to the jobs a second, unless one was asked for.
 
@@ -187,7 +201,11 @@ def patch_rate_limiter():
     submits two jobs at a time whatever the limit.
     """
     limit = workflow.scheduling_settings.max_jobs_per_timespan
-    if limit is not None and (limit.max_jobs, limit.timespan) == (100, 1):  # Snakemake's default
+    default = limit is not None and (limit.max_jobs, limit.timespan) == (100, 1)
+    if workflow.touch or not default:  # to touch files there is no limiter
+        return
+    limiter = getattr(workflow.scheduler, "job_rate_limiter", None)
+    if as_known("rate limiter", limiter and type(limiter), "limit"):
         workflow.scheduler.job_rate_limiter = None
 
 
@@ -197,7 +215,9 @@ def patch_pipe_search():
     """
     from snakemake.jobs import Job
 
-    Job.is_pipe_or_service_input = lambda job, path: False
+    search = getattr(Job, "is_pipe_or_service_input", None)
+    if as_known("search for pipes", search, "self", "path"):
+        Job.is_pipe_or_service_input = lambda job, path: False
 
 
 def needs(work, what):

@@ -94,11 +94,6 @@ class EncoderEntry:
             spec["weights"] = {k: v for k, v in spec["weights"].items() if k not in BESIDE_WEIGHTS}
         return spec
 
-    def pretrained_on(self, dataset: str) -> bool | None:
-        """Whether pre-training included the images of a data set; None where it is not known."""
-        known = self.spec.get("pretraining", {})
-        return known[dataset]["included"] if dataset in known else None
-
 
 @dataclass(frozen=True)
 class DatasetEntry:

@@ -13,7 +13,6 @@ from PIL import Image
 
 SIDE, FREQUENCIES = 64, 16
 BITS = FREQUENCIES * FREQUENCIES
-WORDS = BITS // 64
 
 
 def perceptual_hash(image: Image.Image) -> str:

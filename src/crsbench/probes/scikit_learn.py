@@ -71,7 +71,7 @@ class ScikitLearnPath:
         return self
 
     def log_loss(self, features: np.ndarray, truth: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Weighted sum of the rows' log-losses (W, S, P) under each fit; 0 where nothing was fitted.
+        """Weighted sum of the rows' log-losses (W, S, P) under each fit, 0 where there is none.
 
         Rows of a class that a set lacks must have weight 0 there.
         """
@@ -95,7 +95,9 @@ def _problems(truth: np.ndarray, weights: np.ndarray, task: str) -> tuple[np.nda
     return weights, truth
 
 
-def _fitted(x: np.ndarray, y: np.ndarray, c: float, tolerance: float, most: int):
+def _fitted(
+    x: np.ndarray, y: np.ndarray, c: float, tolerance: float, most: int
+) -> LogisticRegression:
     model = LogisticRegression(C=c, tol=tolerance, max_iter=most)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # it stands in `converged_`

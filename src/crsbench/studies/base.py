@@ -201,11 +201,6 @@ def read_figure(figure_file: Path | str) -> str:
     return read_checksummed(figure_file).rpartition(b"<!--")[0].decode()
 
 
-def read_sentence(table_file: Path | str) -> str:
-    """The sentence of a study's table."""
-    return str(read_table(table_file)[1]["sentence"])
-
-
 def mean_by_encoder(values: pd.DataFrame, column: str) -> pd.Series:
     """Mean of a column over the data sets that each encoder has; missing if one is missing."""
     by_encoder = values.sort_values("dataset").groupby("encoder")[column]
