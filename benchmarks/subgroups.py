@@ -54,7 +54,7 @@ def subgroup_panels(count: int, n: int, gap: float, broken: float, replicates: i
 
 
 def hospitals(count: int, n: int, separation: float, replicates: int) -> dict:
-    """Shares of the panels in which the interval of what is lost abroad excludes 0."""
+    """Shares of the panels in which the interval of what is lost on the shift target excludes 0."""
     lost = {"sensitivity": 0, "coverage": 0}
     for number in range(count):
         random = np.random.default_rng([7, number])
@@ -63,9 +63,9 @@ def hospitals(count: int, n: int, separation: float, replicates: int) -> dict:
             name: a_test_set(
                 *drawn_cases(random, n, of, SEPARATION), replicates=replicates, key=name
             )
-            for name, of in {"clean": SEPARATION, "abroad": separation}.items()
+            for name, of in {"clean": SEPARATION, "elsewhere": separation}.items()
         }
-        cell = cell_of(tests, [(calibration, shown[0])], targets=("abroad",))
+        cell = cell_of(tests, [(calibration, shown[0])], targets=("elsewhere",))
         points = operating_points(cell, {"a": ["a"]}, AIM)
         for name, row in (("sensitivity", points[1]), ("coverage", conformal_sets(cell, 0.1)[1])):
             lost[name] += row["lost_low"] > 0 or row["lost_high"] < 0

@@ -22,7 +22,7 @@ from worlds.workflow import (
     run_snakemake,
 )
 
-# No test may depend on a model hub: what is not at hand locally must be told, not fetched.
+# No test may depend on a model hub: what is not there must be reported, not fetched.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 

@@ -1,4 +1,4 @@
-"""LoRA training: exact resume, one budget, and each thing that can go wrong told in a sentence."""
+"""LoRA training: exact resume, one budget, and each thing that can go wrong ends in a sentence."""
 
 from __future__ import annotations
 
@@ -206,10 +206,12 @@ def test_half_as_many_images_at_once_where_memory_runs_out(
         trained(labelled, tmp_path / "none", behave=holds(0))
 
 
-def test_a_loss_that_is_not_finite_is_told(labelled: Labelled, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_is_reported(labelled: Labelled, tmp_path: Path) -> None:
     recipe = replace(RECIPE, learning_rate_lora=1e30)
-    told = r"The loss of small × set, seed 0 is (nan|inf) in step \d of epoch 1; lower adaptation"
-    with pytest.raises(UserError, match=told):
+    reported = (
+        r"The loss of small × set, seed 0 is (nan|inf) in step \d of epoch 1; lower adaptation"
+    )
+    with pytest.raises(UserError, match=reported):
         trained(labelled, tmp_path, recipe)
 
 
@@ -230,7 +232,7 @@ def test_images_are_mirrored_only_if_asked_for(labelled: Labelled, tmp_path: Pat
     assert 0.4 < share < 0.6
 
 
-def test_the_order_hangs_on_seed_and_epoch_alone(labelled: Labelled) -> None:
+def test_the_order_depends_on_seed_and_epoch_alone(labelled: Labelled) -> None:
     other = replace(labelled, order_key=("set", 1, 100))
     orders = [labelled.order(0), labelled.order(1), other.order(0)]
     assert all(sorted(order) == labelled.fit.tolist() for order in orders)
@@ -374,7 +376,7 @@ def test_a_training_writes_the_same_bytes_again_and_its_runs(
         (once / "adapter" / name).write_bytes(whole)
 
 
-def test_a_subset_that_is_too_small_is_told(small: tuple[Config, Path], tmp_path: Path) -> None:
+def test_a_subset_that_is_too_small_is_reported(small: tuple[Config, Path], tmp_path: Path) -> None:
     config, data = small
     manifest = read_manifest(data / "manifest.parquet")
     split, _ = read_table(data / "split.parquet")
@@ -386,9 +388,11 @@ def test_a_subset_that_is_too_small_is_told(small: tuple[Config, Path], tmp_path
     write_table(tmp_path / "split.parquet", split, {"floors": {"1": [], "10": [], "100": []}})
     files = replace(files_of(data, tmp_path / "out"), split=tmp_path / "split.parquet")
     assert read_split(files.split, manifest).labelled(1).sum() == 1
-    told = r"vit_tiny_untrained × small, seed 0, 1 % of the labels: its 1 labelled images are too"
+    reported = (
+        r"vit_tiny_untrained × small, seed 0, 1 % of the labels: its 1 labelled images are too"
+    )
     training = Training("vit_tiny_untrained", "small", 0, 1)
-    with pytest.raises(UserError, match=told + r" few.*leave 1 out of adaptation\.fractions"):
+    with pytest.raises(UserError, match=reported + r" few.*leave 1 out of adaptation\.fractions"):
         adapt(settings_of(config), Recipe.from_settings(SECTION), None, training, files, 0)
 
 
@@ -407,7 +411,7 @@ def test_validation_images_are_whole_groups_within_the_labelled(
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         ({"encoders": ["lite9_128px"]}, r"adaptation.encoders names 'lite9_128px' \(did you mean"),
         ({"seeds": [0, 7]}, r"adaptation.seeds has 7; allowed: 0, 1, 2"),
@@ -420,12 +424,12 @@ def test_validation_images_are_whole_groups_within_the_labelled(
         ({"epoch": 8}, r"unknown key 'epoch' in adaptation \(did you mean 'epochs'"),
     ],
 )
-def test_a_wrong_section_is_told(
-    changes: dict[str, Any], told: str, settings: Callable[[str], dict[str, Any]], home: Path
+def test_a_wrong_section_is_reported(
+    changes: dict[str, Any], reported: str, settings: Callable[[str], dict[str, Any]], home: Path
 ) -> None:
     content = settings("demo")
     content["adaptation"] = content["adaptation"] | changes
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=reported):
         load_config(content, home)
 
 

@@ -94,7 +94,7 @@ def test_checkpointed_activations_change_no_gradient(name: str, tmp_path: Path) 
 
 
 def test_beits_fused_projection_is_not_passed_by() -> None:
-    """timm's BEiT calls its qkv as a module only if its biases are added apart."""
+    """timm's BEiT calls its qkv as a module only if its biases are added separately."""
     model = timm.create_model("beit_base_patch16_224", embed_dim=32, depth=1, num_heads=2)
     lora.add_lora(model.eval(), "beit", **HOW)
     train_a_little(model)
@@ -123,7 +123,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     assert all(key.startswith("base_model.model.") for key in load_file(files[0]))
 
 
-def test_what_cannot_be_adapted_is_told() -> None:
+def test_what_cannot_be_adapted_is_reported() -> None:
     model = timm.create_model("resnet18", num_classes=0)
     with pytest.raises(UserError, match=r"no module of the encoder 'r' is called 'blocks.*`layer4"):
         lora.add_lora(model, "r", **{**HOW, "targets": r"blocks\.\d+\.qkv"})

@@ -194,7 +194,7 @@ def test_ethnicity_is_stated_or_not(stated: str, ethnicity: str) -> None:
     assert merged_ethnicity(stated) == ethnicity
 
 
-def test_what_is_wrong_is_told(
+def test_what_is_wrong_is_reported(
     entry_of: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = write_chexpert(tmp_path)

@@ -155,7 +155,7 @@ def test_all_depths_come_from_one_forward_pass(name: str, small: tuple[Config, P
         assert torch.allclose(features[-1], encode(images), atol=1e-5)
 
 
-def test_an_encoder_without_blocks_or_with_too_few_is_told(
+def test_an_encoder_without_blocks_or_with_too_few_is_reported(
     small: tuple[Config, Path], tmp_path: Path
 ) -> None:
     config, data = small
@@ -180,7 +180,7 @@ def test_an_encoder_without_blocks_or_with_too_few_is_told(
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         ({"encoders": ["lite0"]}, r"depth_sweep.encoders names 'lite0' \(did you mean 'lite0_128"),
         ({"datasets": ["phantom"]}, r"depth_sweep.datasets names 'phantom'.*not in datasets"),
@@ -189,12 +189,12 @@ def test_an_encoder_without_blocks_or_with_too_few_is_told(
         ({"depth": [100]}, r"unknown key 'depth' in depth_sweep \(did you mean 'depths'"),
     ],
 )
-def test_a_wrong_sweep_is_told(
-    changes: dict[str, Any], told: str, settings: Callable[[str], dict[str, Any]], home: Path
+def test_a_wrong_sweep_is_reported(
+    changes: dict[str, Any], reported: str, settings: Callable[[str], dict[str, Any]], home: Path
 ) -> None:
     content = settings("demo")
     content["depth_sweep"] = content["depth_sweep"] | changes
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=reported):
         load_config(content, home)
 
 

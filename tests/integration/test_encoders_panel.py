@@ -74,20 +74,20 @@ def test_the_features_are_those_of_the_reference_model(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
-def test_a_lost_or_renamed_tensor_is_told_by_its_name(name: str, tmp_path: Path) -> None:
+def test_a_lost_or_renamed_tensor_is_reported_by_its_name(name: str, tmp_path: Path) -> None:
     checkpoint = CHECKPOINTS[name]()
-    told = checkpoint.told or checkpoint.vital
+    reported = checkpoint.reported or checkpoint.vital
     tensors = dict(checkpoint.tensors)
     lost = tensors.pop(checkpoint.vital)
-    with pytest.raises(UserError, match=f"(?s){name}.*{told}"):
+    with pytest.raises(UserError, match=f"(?s){name}.*{reported}"):
         load(name, tmp_path, checkpoint, tensors)
     tensors[checkpoint.vital + "_renamed"] = lost
-    with pytest.raises(UserError, match=f"(?s){name}.*{told}"):
+    with pytest.raises(UserError, match=f"(?s){name}.*{reported}"):
         load(name, tmp_path, checkpoint, tensors)
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
-def test_a_tensor_that_nobody_knows_is_told_also_beside_the_tower(
+def test_a_tensor_that_nobody_knows_is_reported_also_beside_the_tower(
     name: str, tmp_path: Path
 ) -> None:
     """Of shards even where the one that holds it is not read."""
@@ -97,7 +97,7 @@ def test_a_tensor_that_nobody_knows_is_told_also_beside_the_tower(
         load(name, tmp_path, checkpoint, tensors)
 
 
-def test_what_the_registry_leaves_over_is_there_to_be_left_over() -> None:
+def test_what_the_registry_ignores_is_in_the_weights() -> None:
     """Each name of an allow-list is of a tensor that the owners' files hold, as far as known."""
     unseen = {  # by others' word alone, or in another file of the same entry
         "panderm": {"regressor.", "pretext_neck.", "mask_token", "encoder.mask_token"},
@@ -197,7 +197,7 @@ def test_a_feature_that_a_tower_does_not_have_is_refused(tmp_path: Path) -> None
         load_encoder(cut, HOME, tmp_path, CPU)
 
 
-def test_a_checkpoint_without_the_tower_is_told(tmp_path: Path) -> None:
+def test_a_checkpoint_without_the_tower_is_reported(tmp_path: Path) -> None:
     checkpoint = llava_med()
     language = {n: t for n, t in checkpoint.tensors.items() if not n.startswith(LLAVA)}
     with pytest.raises(UserError, match=rf"'llava_med': .* no tensor below '{LLAVA}'"):
@@ -224,7 +224,7 @@ GENERAL = {
 }
 
 
-def beside_its_twin(
+def beside_its_base_model(
     name: str, folder: Path, own: Tensors, general: Tensors | None, if_equal: str = "mark"
 ) -> BaseModelCheck | None:
     """Load an encoder beside the general model that its entry names, and say how they compare."""
@@ -241,20 +241,20 @@ def beside_its_twin(
 def test_the_weights_are_compared_with_the_general_model(name: str, tmp_path: Path) -> None:
     checkpoint = GENERAL[name][0]()
     tensors, title = checkpoint.tensors, REGISTRY[name]["base_model"]["title"]
-    found = beside_its_twin(name, tmp_path, tensors, None)
+    found = beside_its_base_model(name, tmp_path, tensors, None)
     assert found == BaseModelCheck(title, "not compared", "mark")
-    assert str(found) == f"not compared: the weights of {title} are not at hand"
+    assert str(found) == f"not compared: the weights of {title} are not available"
 
-    found = beside_its_twin(name, tmp_path, tensors, tensors)
+    found = beside_its_base_model(name, tmp_path, tensors, tensors)
     assert (found.verdict, found.differing, found.difference) == ("equal", 0, 0.0)
     assert re.fullmatch(rf"equal: all of its \d+ tensors are those of {title}", str(found))
     with pytest.raises(UserError, match=rf"'{name}': its weights are those of {title}, the gen"):
-        beside_its_twin(name, tmp_path, tensors, tensors, "stop")
+        beside_its_base_model(name, tmp_path, tensors, tensors, "stop")
 
     vital = checkpoint.vital.replace("layers.4", "layers.0")  # a block that the feature uses
     largest = tensors[vital].abs().max()
     changed = {**tensors, vital: tensors[vital] + 0.25 * largest}
-    found = beside_its_twin(name, tmp_path, changed, tensors, "stop")
+    found = beside_its_base_model(name, tmp_path, changed, tensors, "stop")
     assert (found.verdict, found.differing) == ("differs", 1)
     assert found.difference == pytest.approx(0.25, rel=1e-5)
     assert re.fullmatch(
@@ -271,21 +271,21 @@ def test_weights_that_were_stored_in_half_the_bits_are_still_the_general_models(
     whole = llava_med().tensors
     halved = {n: t.to(kind) if t.is_floating_point() else t for n, t in whole.items()}
     own, general = (halved, whole) if rounded == "the encoder" else (whole, halved)
-    assert beside_its_twin("llava_med", tmp_path, own, general).verdict == "equal"
+    assert beside_its_base_model("llava_med", tmp_path, own, general).verdict == "equal"
     last = LLAVA + "encoder.layers.2.mlp.fc1.weight"
     own = {**own, last: own[last] * 1.01}  # less than rounding would hide in one value, in all
-    assert beside_its_twin("llava_med", tmp_path, own, general).differing == 1
+    assert beside_its_base_model("llava_med", tmp_path, own, general).differing == 1
 
 
-def test_positions_that_are_resampled_in_two_ways_hide_no_twin(tmp_path: Path) -> None:
+def test_positions_that_are_resampled_in_two_ways_hide_no_base_model(tmp_path: Path) -> None:
     """RETFound's owners resample 37 × 37 positions without antialiasing, timm with it."""
     tensors = retfound_dinov2().tensors
     positions = torch.randn(1, 1 + 37 * 37, 32, generator=torch.Generator().manual_seed(3))
     large = {**tensors, "backbone.pos_embed": positions}
-    assert beside_its_twin("retfound_dinov2", tmp_path, large, large).verdict == "equal"
+    assert beside_its_base_model("retfound_dinov2", tmp_path, large, large).verdict == "equal"
 
 
 def test_equal_weights_stop_retfound_and_mark_llava_med() -> None:
-    told = {name: REGISTRY[name]["base_model"].get("if_equal", "stop") for name in GENERAL}
-    assert told == {"llava_med": "mark", "retfound_dinov2": "stop"}
+    wanted = {name: REGISTRY[name]["base_model"].get("if_equal", "stop") for name in GENERAL}
+    assert wanted == {"llava_med": "mark", "retfound_dinov2": "stop"}
     assert {name for name, spec in REGISTRY.items() if "base_model" in spec} == set(GENERAL)

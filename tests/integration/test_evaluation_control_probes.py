@@ -128,7 +128,7 @@ def test_control_runs_hold_what_the_logistic_runs_hold(world: World) -> None:
         assert run["n_test"] == logistic["n_test"]
         assert run["weights_sha256"] == logistic["weights_sha256"]
         assert run["macro_auroc_core"] is not None
-    assert runs[2]["macro_auroc"] > 0.6  # the perceptron has learnt what the features tell
+    assert runs[2]["macro_auroc"] > 0.6  # the perceptron has learnt what the features hold
     perceptron = runs[2]["probe"]
     assert perceptron["c"][0] in PERCEPTRON.c_grid
     assert perceptron["n_train"] == logistic["probe"]["n_train"]
@@ -137,12 +137,12 @@ def test_control_runs_hold_what_the_logistic_runs_hold(world: World) -> None:
 def test_a_shift_target_stands_beside_the_same_probes_clean_run(world: World) -> None:
     target = write_world(world.folder / "target", world.task, "elsewhere", classes="ca")
     runs = control_runs(world, BOTH, target)
-    for clean, abroad in ((runs[0], runs[2]), (runs[3], runs[5])):
-        assert (clean["condition"], abroad["condition"]) == ("clean", "mimic")
-        assert clean["probe"] == abroad["probe"]
-        assert abroad["shared_classes"] == ["a", "c"]
+    for clean, elsewhere in ((runs[0], runs[2]), (runs[3], runs[5])):
+        assert (clean["condition"], elsewhere["condition"]) == ("clean", "mimic")
+        assert clean["probe"] == elsewhere["probe"]
+        assert elsewhere["shared_classes"] == ["a", "c"]
         wanted = np.mean([clean["auroc"]["a"], clean["auroc"]["c"]])
-        assert abroad["source_macro_auroc"] == pytest.approx(wanted, abs=1e-12)
+        assert elsewhere["source_macro_auroc"] == pytest.approx(wanted, abs=1e-12)
 
 
 def test_a_fraction_of_the_labels_sees_its_own_only(world: World) -> None:
@@ -237,7 +237,7 @@ def test_the_perceptron_has_the_logistic_probes_budget(published: Config) -> Non
         ({"perceptron": {"hiden": 3}}, "unknown key 'hiden'.*did you mean 'hidden'"),
     ],
 )
-def test_a_wrong_key_is_told(
+def test_a_wrong_key_is_reported(
     change: dict[str, Any], sentence: str, settings: Callable[[str], Any], home: Path
 ) -> None:
     config = settings("config")

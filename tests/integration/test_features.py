@@ -275,7 +275,7 @@ def nothing_left(folder: Path) -> bool:
     return not any(path.is_file() for path in folder.rglob("*"))
 
 
-def test_a_non_finite_feature_is_told_with_its_image_and_condition(
+def test_a_non_finite_feature_is_reported_with_its_image_and_condition(
     views: ImageViews, tmp_path: Path
 ) -> None:
     calls = iter(range(100))
@@ -286,15 +286,17 @@ def test_a_non_finite_feature_is_told_with_its_image_and_condition(
             features[0, 2] = float("nan")
         return features
 
-    told = r"'probe-me' gave a non-finite feature for image 'image1' under the condition 'rician"
-    with pytest.raises(UserError, match=told):
+    reported = (
+        r"'probe-me' gave a non-finite feature for image 'image1' under the condition 'rician"
+    )
+    with pytest.raises(UserError, match=reported):
         run(views, tmp_path / "out", encoder=loaded(breaks))
     assert nothing_left(tmp_path / "out")
 
 
-def test_an_output_of_another_shape_is_told(views: ImageViews, tmp_path: Path) -> None:
-    told = r"output of shape \(4, 3, 8, 8\) for 4 images; wanted is \(4, width\)"
-    with pytest.raises(UserError, match=told):
+def test_an_output_of_another_shape_is_reported(views: ImageViews, tmp_path: Path) -> None:
+    reported = r"output of shape \(4, 3, 8, 8\) for 4 images; wanted is \(4, width\)"
+    with pytest.raises(UserError, match=reported):
         run(views, tmp_path / "out", encoder=loaded(lambda images: images))
     assert nothing_left(tmp_path / "out")
 
@@ -331,7 +333,7 @@ def test_an_absent_image_is_named(wanted: list[str], tmp_path: Path) -> None:
         read_features(tmp_path / "f.arrow").rows(np.array(wanted), tmp_path / "f.arrow")
 
 
-def test_a_file_that_is_cut_empty_or_unsorted_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_cut_empty_or_unsorted_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "f.arrow"
     with FeatureWriter(file, {}) as writer:
         for index in range(2000):

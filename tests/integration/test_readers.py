@@ -1,4 +1,4 @@
-"""Each publisher's layout, built in miniature, is read as it is; what is wrong in it is told."""
+"""Each publisher's layout, built in miniature, is read as it is; what is wrong is reported."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def write_idrid(root: Path) -> Path:
     return root
 
 
-def test_idrid_tells_the_parts_apart_whose_numbers_start_anew(
+def test_idrid_distinguishes_the_parts_whose_numbers_start_anew(
     entry_of: Entry, tmp_path: Path
 ) -> None:
     entry, root = entry_of("idrid"), write_idrid(tmp_path / "B. Disease Grading")
@@ -417,7 +417,7 @@ def test_a_linked_read_only_root_with_odd_letters_is_read_and_not_written_to(
     ]
 
 
-def test_the_manifest_hangs_on_the_tables_that_are_there(entry_of: Entry, tmp_path: Path) -> None:
+def test_the_manifest_depends_on_the_tables_that_are_there(entry_of: Entry, tmp_path: Path) -> None:
     plain, zipped = write_mimic(tmp_path / "plain", ""), write_mimic(tmp_path / "zipped")
     entry = entry_of("mimic")
     assert [file.name for file in source_tables(entry, plain)] == [
@@ -597,7 +597,7 @@ TRUTH, METADATA = "ISIC_2019_Training_GroundTruth.csv", "ISIC_2019_Training_Meta
 
 
 @pytest.mark.parametrize(
-    ("name", "write", "harm", "told"),
+    ("name", "write", "harm", "reported"),
     [
         ("chexpert", write_chexpert, unlink("valid.csv"), r"holds no 'valid.csv' or .*batch 1"),
         ("chexpert", write_chexpert, rename("train", "trian"), r"holds neither train/ nor .*batch"),
@@ -687,18 +687,23 @@ TRUTH, METADATA = "ISIC_2019_Training_GroundTruth.csv", "ISIC_2019_Training_Meta
         ),
     ],
 )
-def test_a_broken_release_is_told_in_one_sentence(
-    name: str, write: Callable[[Path], Path], harm: Harm, told: str, entry_of: Entry, tmp_path: Path
+def test_a_broken_release_is_reported_in_one_sentence(
+    name: str,
+    write: Callable[[Path], Path],
+    harm: Harm,
+    reported: str,
+    entry_of: Entry,
+    tmp_path: Path,
 ) -> None:
     root = write(tmp_path / "release")
     harm(root)
-    with pytest.raises(UserError, match=told) as error:
+    with pytest.raises(UserError, match=reported) as error:
         read_images(entry_of(name), root)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "told"),
+    ("name", "changes", "reported"),
     [
         ("chexpert", {"uncertain": "drop"}, r"uncertain is \"drop\".*allowed: zeros, ones, ignore"),
         ("chexpert", {"uncertain": {"Edema": "one"}}, r"uncertain.Edema is \"one\""),
@@ -722,10 +727,10 @@ def test_a_broken_release_is_told_in_one_sentence(
         ),
     ],
 )
-def test_a_wrong_key_of_a_reader_is_told(
+def test_a_wrong_key_of_a_reader_is_reported(
     name: str,
     changes: dict[str, Any],
-    told: str,
+    reported: str,
     entry_of: Entry,
     settings: Callable[[str], dict[str, Any]],
     home: Path,
@@ -739,5 +744,5 @@ def test_a_wrong_key_of_a_reader_is_told(
         "datasets": [name],
         "encoders": ["resnet50"],
     }
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=reported):
         load_config(content, home)

@@ -211,12 +211,12 @@ def test_more_cases_calibrate_better_and_all_of_them_give_the_cell(
 def test_a_target_is_recalibrated_on_one_half_of_its_groups_and_tested_on_the_other(
     task: str, files: dict[str, CellFiles], cells: dict[str, RecalibratedCell]
 ) -> None:
-    abroad = cells[task].cases.query("target == 't'")
-    assert set(abroad["cases"]) == {0, 20, 300, 600}  # 10,000 there are not
-    assert abroad["n_test"].eq(600).all()  # 300 groups of two images each
-    zero = abroad[abroad["cases"] == 0]
+    elsewhere = cells[task].cases.query("target == 't'")
+    assert set(elsewhere["cases"]) == {0, 20, 300, 600}  # 10,000 there are not
+    assert elsewhere["n_test"].eq(600).all()  # 300 groups of two images each
+    zero = elsewhere[elsewhere["cases"] == 0]
     assert set(zero["method"]) == {"none", SOURCE}
-    mean = abroad.groupby(["method", "cases"])["ece"].mean()
+    mean = elsewhere.groupby(["method", "cases"])["ece"].mean()
     # Twice as large at the target: the source's temperature is not enough there.
     assert mean[CHOSEN, 300] < mean[SOURCE, 0] < mean["none", 0]
     if task == "multiclass":  # two of three classes: a ranking by the probe's own probabilities
@@ -307,7 +307,9 @@ def test_every_study_is_written_with_sentence_and_figure(
         assert "mathdefault" not in svg  # mathematics is shown as it is written
 
 
-def test_under_stress_and_abroad_ece_is_told_by_kind(both: recalibration.Recalibrated) -> None:
+def test_under_stress_and_elsewhere_ece_is_reported_by_kind(
+    both: recalibration.Recalibrated,
+) -> None:
     study = recalibration.recalibration_under_stress(both)
     chosen = study.table[study.table["method"] == CHOSEN]
     for kind, pairs in (("clean", 2), ("degraded", 2), ("shift", 2)):
@@ -334,6 +336,6 @@ def test_the_curve_sums_up_the_sizes_that_every_cell_has(both: recalibration.Rec
     assert {20, 300} <= set(sizes)
     rows = study.table.query("method == 'chosen' and cases == 300")
     assert study.findings["mean_ece.chosen.300"] == pytest.approx(rows["ece"].mean())
-    abroad = recalibration.recalibration_on_target(both)
-    assert set(abroad.table["target"]) == {"t"}
-    assert abroad.findings["mean_ece.chosen.300"] < abroad.findings["mean_ece.source"]
+    elsewhere = recalibration.recalibration_on_target(both)
+    assert set(elsewhere.table["target"]) == {"t"}
+    assert elsewhere.findings["mean_ece.chosen.300"] < elsewhere.findings["mean_ece.source"]

@@ -186,17 +186,17 @@ def test_cells_left_out_are_named_with_their_reason(
     assert "<script" not in note
 
 
-def test_weights_that_are_another_models_are_told_on_the_first_page(
+def test_weights_that_are_another_models_are_reported_on_the_first_page(
     page: Callable[..., str], made: dict[str, Material], tmp_path: Path
 ) -> None:
     page()
     material = made["last"]
-    told = {
+    reported = {
         "equal": ("The weights of another model.", "equal: all of its 3 tensors are those of CLIP"),
-        "not compared": ("Weights that were not compared.", "not compared: CLIP is not at hand"),
+        "not compared": ("Weights that were not compared.", "not compared: CLIP is not available"),
         "differs": (None, "differs from CLIP in 2 of 3 tensors"),
     }
-    for verdict, (note, sentence) in told.items():
+    for verdict, (note, sentence) in reported.items():
         base_models = {"a": {"verdict": verdict, "told": sentence}}
         known = {"commit": "", "versions": {}, "config": "", "weights": {"a": "ab"}}
         changed = replace(material, provenance={**known, "base_models": base_models})
@@ -275,8 +275,10 @@ def test_the_gallery_shows_the_image_under_every_condition(
         {"image_id": ["a"], "path": ["a.png"], "group": ["g"], "labels": [[1, 0]],
          "dropped": [False], "content_sha256": ["0"]}
     )  # fmt: skip
-    told = {"dataset": "small", "task": "multiclass", "classes": ["x", "y"]}
-    write_table(tmp_path / "m.parquet", frame, told | {"group_namespace": "small", "left_out": {}})
+    metadata = {"dataset": "small", "task": "multiclass", "classes": ["x", "y"]}
+    write_table(
+        tmp_path / "m.parquet", frame, metadata | {"group_namespace": "small", "left_out": {}}
+    )
     arguments = images, {"small": tmp_path / "m.parquet"}, {"small": "Small set"}
     shown = gallery(*arguments)
     (only,) = shown
@@ -315,14 +317,14 @@ def test_bins_are_pooled_over_seeds_and_labels(tmp_path: Path) -> None:
 
 def test_provenance_names_commit_versions_and_weights(home: Path, tmp_path: Path) -> None:
     write_json(tmp_path / "run.json", {"weights_sha256": "ab"})
-    told = provenance(home, {"seeds": [0]}, {"e": tmp_path / "run.json"})
-    assert told["weights"] == {"e": "ab"}
-    assert told["base_models"] == {}
+    found = provenance(home, {"seeds": [0]}, {"e": tmp_path / "run.json"})
+    assert found["weights"] == {"e": "ab"}
+    assert found["base_models"] == {}
     base_model = {"verdict": "equal", "told": "equal: all"}
     write_json(tmp_path / "run.json", {"weights_sha256": "ab", "base_model": base_model})
     assert provenance(home, {}, {"e": tmp_path / "run.json"})["base_models"] == {"e": base_model}
-    assert told["config"] == "seeds:\n- 0\n"
-    assert told["versions"]["numpy"] == np.__version__
+    assert found["config"] == "seeds:\n- 0\n"
+    assert found["versions"]["numpy"] == np.__version__
     assert provenance(tmp_path, {}, {})["commit"] == ""
 
 

@@ -181,7 +181,7 @@ def test_the_published_panel_is_that_of_the_shipped_config(
     assert set(known) - own - NOT_OF_TABLES <= set(STUDIES)
 
 
-def test_a_file_of_something_else_is_told(tmp_path: Path) -> None:
+def test_a_file_of_something_else_is_reported(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text("panel: {encoders: [a]}\n")
     with pytest.raises(UserError, match=r"p\.yaml: .*lacks the key 'figures'"):
         load_published(tmp_path / "p.yaml")

@@ -208,12 +208,12 @@ def test_the_institutional_shift_is_tested_as_scipy_does(inputs: Inputs) -> None
 def test_a_target_with_fewer_classes_is_judged_on_the_shared_ones(world: World) -> None:
     """Then the table of runs has both sides over the same classes, and these count."""
     runs = world.runs.copy()
-    abroad = runs["condition"] == "mimic"
-    runs["source_macro_auroc"] = np.where(abroad, 0.875, np.nan)
-    runs["target_macro_auroc"] = np.where(abroad, 0.625 + runs["seed"] / 64, np.nan)
-    runs.loc[abroad & (runs["encoder"] == "clip") & (runs["seed"] == 2), "target_macro_auroc"] = (
-        None
-    )
+    elsewhere = runs["condition"] == "mimic"
+    runs["source_macro_auroc"] = np.where(elsewhere, 0.875, np.nan)
+    runs["target_macro_auroc"] = np.where(elsewhere, 0.625 + runs["seed"] / 64, np.nan)
+    runs.loc[
+        elsewhere & (runs["encoder"] == "clip") & (runs["seed"] == 2), "target_macro_auroc"
+    ] = None
     inputs = replace(world, runs=runs).inputs()
     table = run_study("institutional_shift", inputs).table
     assert len(table) == 14  # clip is undefined in one seed, so it has no mean
@@ -572,13 +572,15 @@ def test_the_report_names_no_winner_where_the_first_tier_is_shared(
     of_first = pairs["encoder_a"].eq(ranked[0]) | pairs["encoder_b"].eq(ranked[0])
 
     def not_separated(*others: str) -> None:
-        others_apart = ~pairs[["encoder_a", "encoder_b"]].isin(others).any(axis=1)
-        pairs["separated"] = others_apart | ~of_first
+        others_separate = ~pairs[["encoder_a", "encoder_b"]].isin(others).any(axis=1)
+        pairs["separated"] = others_separate | ~of_first
 
     not_separated(*ranked[1:3])
     page = report(world, tables, tmp_path / "shared.html")
-    told = f"{first} is first, but {second} and {third} cannot be separated from it; three encoders"
-    assert told in page
+    reported = (
+        f"{first} is first, but {second} and {third} cannot be separated from it; three encoders"
+    )
+    assert reported in page
     assert "They agree in part." in page
     not_separated(ranked[1])
     page = report(world, tables, tmp_path / "two.html")

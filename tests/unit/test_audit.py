@@ -246,13 +246,13 @@ def test_a_class_of_dropped_images_only_gets_no_floor(entry: Entry, tmp_path: Pa
 def test_images_of_a_shift_target_that_the_source_has_too_are_counted(
     entry: Entry, tmp_path: Path
 ) -> None:
-    write_set(tmp_path / "abroad", [("x0", "a", "q", scene(0)), ("x1", "b", "q", scene(9000))])
-    prepare_target = tmp_path / "abroad.parquet", tmp_path / "abroad-images.parquet"
-    write_manifest(*prepare_target, entry(), tmp_path / "abroad", max_pixels=LIMIT, workers=1)
+    write_set(tmp_path / "elsewhere", [("x0", "a", "q", scene(0)), ("x1", "b", "q", scene(9000))])
+    prepare_target = tmp_path / "elsewhere.parquet", tmp_path / "elsewhere-images.parquet"
+    write_manifest(*prepare_target, entry(), tmp_path / "elsewhere", max_pixels=LIMIT, workers=1)
     write_set(tmp_path / "small", plain_rows())
-    targets = {"abroad": prepare_target[0]}
+    targets = {"elsewhere": prepare_target[0]}
     audit = prepare(entry(), tmp_path / "small", tmp_path / "out", targets=targets)
-    found = audit["shift_targets"]["abroad"]
+    found = audit["shift_targets"]["elsewhere"]
     assert found["images"] == 2
     assert found["also_in_source"] == {"count": 1, "examples": ["x0"]}
     manifest = read_manifest(tmp_path / "out/manifest.parquet")
@@ -262,7 +262,7 @@ def test_images_of_a_shift_target_that_the_source_has_too_are_counted(
         assert found["also_fitted_on"][str(seed)] == fitted.sum()
 
 
-def test_near_duplicates_of_one_patient_are_told_from_those_across_patients(
+def test_near_duplicates_of_one_patient_are_distinguished_from_those_across_patients(
     entry: Entry, tmp_path: Path
 ) -> None:
     rows = plain_rows(40)
@@ -414,7 +414,7 @@ def test_an_audit_is_the_same_bytes_for_shuffled_rows_and_two_workers(
 
 @pytest.fixture(scope="session")
 def sample(home: Path) -> Callable[[str], tuple[DatasetEntry, Path]]:
-    """A sample entry of the registry and its folder; skips where the samples are not at hand."""
+    """A sample entry of the registry and its folder; skips where the samples are not there."""
     samples = Path(os.environ.get("CRSBENCH_SAMPLES", home.parent / "shared" / "data"))
     registry = yaml.safe_load((home / "config" / "datasets.yaml").read_text("utf-8"))
 

@@ -1,4 +1,4 @@
-"""Operating points, selective and conformal prediction, the sentinel: formulas and edges."""
+"""Operating points, selective and conformal prediction, shift detection: formulas and edges."""
 
 from __future__ import annotations
 
@@ -141,35 +141,37 @@ def test_nothing_called_positive_has_no_predictive_value() -> None:
 
 
 def test_a_hospital_shift_shows_as_a_missed_promise_and_no_shift_does_not() -> None:
-    """Abroad, positives look less positive by a known amount; the threshold stays."""
+    """Elsewhere, positives look less positive by a known amount; the threshold stays."""
     random = np.random.default_rng(3)
     n = 4000
     tests, scores = {}, {}
-    for name, level in {"clean": 1.5, "same": 1.5, "abroad": 0.5}.items():
+    for name, level in {"clean": 1.5, "same": 1.5, "elsewhere": 0.5}.items():
         truth = np.eye(2, dtype=np.int8)[random.integers(0, 2, n)]
         evidence = level * truth[:, 1] + random.normal(size=n)
         p = softmax(np.stack([np.zeros(n), evidence], axis=1))[None]
         tests[name] = a_test_set(truth, p, classes=("no", "yes"), key=name)
         scores[name] = truth, p[0]
-    cell = cell_of(tests, [scores["clean"]], classes=("no", "yes"), targets=("same", "abroad"))
+    cell = cell_of(tests, [scores["clean"]], classes=("no", "yes"), targets=("same", "elsewhere"))
     records = operating_points(cell, {"yes": ["yes"]}, Aim("sensitivity", 0.9))
     table = typed(records, POINT_COLUMNS).set_index("condition")
     assert table.loc["clean", "sensitivity"] == pytest.approx(0.9, abs=1e-3)
-    # The threshold lies at the 10 % quantile of N(1.5, 1): 0.218. Abroad P(N(0.5, 1) ≥ 0.218).
-    assert table.loc["abroad", "sensitivity"] == pytest.approx(0.611, abs=0.03)
-    assert table.loc["abroad", "shortfall_low"] > 0.2
-    assert table.loc["abroad", "lost_low"] > 0.2
+    # The threshold lies at the 10 % quantile of N(1.5, 1): 0.218. Elsewhere P(N(0.5, 1) ≥ 0.218).
+    assert table.loc["elsewhere", "sensitivity"] == pytest.approx(0.611, abs=0.03)
+    assert table.loc["elsewhere", "shortfall_low"] > 0.2
+    assert table.loc["elsewhere", "lost_low"] > 0.2
     assert table.loc["same", "lost_low"] < 0 < table.loc["same", "lost_high"]
     assert abs(table.loc["same", "shortfall"]) < 0.03
     assert table["n_calibration"].tolist() == [scores["clean"][0][:, 1].sum()] * 3
 
 
-def test_a_target_is_the_sum_of_its_classes_and_needs_them_all_abroad() -> None:
+def test_a_target_is_the_sum_of_its_classes_and_needs_them_all_elsewhere() -> None:
     random = np.random.default_rng(4)
     truth, p = drawn_cases(random, 200, seeds=2)
     home = a_test_set(truth, p)
-    abroad = a_test_set(truth[:, :2], p[:, :, :2], classes=CLASSES[:2])
-    cell = cell_of({"clean": home, "far": abroad}, [(truth, p[0]), (truth, p[1])], targets=("far",))
+    elsewhere = a_test_set(truth[:, :2], p[:, :, :2], classes=CLASSES[:2])
+    cell = cell_of(
+        {"clean": home, "far": elsewhere}, [(truth, p[0]), (truth, p[1])], targets=("far",)
+    )
     records = operating_points(cell, {"b or c": ["b", "c"]}, Aim("specificity", 0.8))
     table = typed(records, POINT_COLUMNS)
     assert table.loc[0, "prevalence"] == pytest.approx(1 - truth[:, 0].mean())
@@ -338,7 +340,7 @@ def test_a_label_is_a_set_of_present_and_absent() -> None:
     assert (row["worst_class"], row["worst_class_coverage"]) == ("absent", 0.5)
 
 
-# --- the sentinel ---------------------------------------------------------------------------------
+# --- shift detection -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(200, 12), (40, 90)])
@@ -375,7 +377,7 @@ def test_images_are_chosen_by_their_ids_alone() -> None:
     assert chosen & set(ids[:50]) <= set(ids[:50][chosen_images(ids[:50], 30)])
 
 
-def test_the_sentinel_finds_what_is_foreign_and_nothing_where_nothing_is() -> None:
+def test_shift_detection_finds_what_is_external_and_nothing_where_nothing_is() -> None:
     random = np.random.default_rng(12)
 
     def seen(n: int, shift: float, name: str) -> SeenImages:

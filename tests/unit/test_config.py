@@ -50,7 +50,7 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         (_set("encoder", []), r"unknown key 'encoder' .*did you mean 'encoders'"),
         (_set("probe.c_grids", [1]), r"unknown key 'c_grids' in probe .*did you mean 'c_grid'"),
@@ -76,12 +76,12 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (_set("encoder_registry", "config/none.yaml"), r"none.yaml cannot be read"),
     ],
 )
-def test_a_wrong_config_is_told(
-    change: Callable[[dict[str, Any]], None], told: str, settings: Settings, home: Path
+def test_a_wrong_config_is_reported(
+    change: Callable[[dict[str, Any]], None], reported: str, settings: Settings, home: Path
 ) -> None:
     content = settings("demo")
     change(content)
-    with pytest.raises(UserError, match=told) as error:
+    with pytest.raises(UserError, match=reported) as error:
         load_config(content, home)
     assert "\n" not in str(error.value)
 
@@ -109,7 +109,7 @@ DATASET = {
 
 
 @pytest.mark.parametrize(
-    ("registry", "entry", "told"),
+    ("registry", "entry", "reported"),
     [
         ("encoder", {**ENCODER, "licnce": "MIT"}, r"unknown key 'licnce' in x.*'licence'"),
         (
@@ -165,20 +165,25 @@ DATASET = {
         ("dataset", {**DATASET, "shift": ["jpeg-1"]}, r"Unknown shift target 'jpeg-1'"),
     ],
 )
-def test_a_wrong_registry_entry_is_told(
-    registry: str, entry: dict[str, Any], told: str, settings: Settings, home: Path, tmp_path: Path
+def test_a_wrong_registry_entry_is_reported(
+    registry: str,
+    entry: dict[str, Any],
+    reported: str,
+    settings: Settings,
+    home: Path,
+    tmp_path: Path,
 ) -> None:
     content = settings("demo")
     file = tmp_path / "registry.yaml"
     others = yaml.safe_load((home / content[f"{registry}_registry"]).read_text("utf-8"))
     file.write_text(yaml.safe_dump({**others, "x": copy.deepcopy(entry)}), "utf-8")
     content |= {f"{registry}_registry": str(file), f"{registry}s": ["x"]}
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=reported):
         load_config(content, home)
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         (
             {"classes": ["a", "c"]},
@@ -197,28 +202,28 @@ def test_a_wrong_registry_entry_is_told(
     ],
 )
 def test_a_shift_target_has_classes_of_its_source_in_any_order(
-    changes: dict[str, Any], told: str | None, plain_demo: Plain, home: Path, tmp_path: Path
+    changes: dict[str, Any], reported: str | None, plain_demo: Plain, home: Path, tmp_path: Path
 ) -> None:
     content = plain_demo()
     other = {key: value for key, value in {**DATASET, **changes}.items() if value is not None}
     file = tmp_path / "registry.yaml"
     file.write_text(yaml.safe_dump({"x": {**DATASET, "shift": ["y"]}, "y": other}), "utf-8")
     content |= {"dataset_registry": str(file), "datasets": ["x"]}
-    with nullcontext() if told is None else pytest.raises(UserError, match=told):
+    with nullcontext() if reported is None else pytest.raises(UserError, match=reported):
         config = load_config(content, home)
         assert list(config.targets) == ["y"]
 
 
 @pytest.mark.parametrize(
-    ("excluded_classes", "told"),
+    ("excluded_classes", "reported"),
     [
         (["c"], r"excluded_classes of data set 'x' names 'c', which is none of its classes"),
         (["a", "b"], r"excluded_classes of data set 'x' leaves none of its classes"),
         ([], r"x.excluded_classes is \[\]"),
     ],
 )
-def test_classes_set_apart_are_some_of_the_classes(
-    excluded_classes: list[str], told: str, plain_demo: Plain, home: Path, tmp_path: Path
+def test_excluded_classes_are_some_of_the_classes(
+    excluded_classes: list[str], reported: str, plain_demo: Plain, home: Path, tmp_path: Path
 ) -> None:
     content = plain_demo()
     file = tmp_path / "registry.yaml"
@@ -226,12 +231,12 @@ def test_classes_set_apart_are_some_of_the_classes(
         yaml.safe_dump({"x": {**DATASET, "excluded_classes": excluded_classes}}), "utf-8"
     )
     content |= {"dataset_registry": str(file), "datasets": ["x"]}
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=reported):
         load_config(content, home)
 
 
 @pytest.mark.parametrize(
-    ("task", "positive_classes", "told"),
+    ("task", "positive_classes", "reported"),
     [
         (
             "multiclass",
@@ -246,7 +251,7 @@ def test_classes_set_apart_are_some_of_the_classes(
 def test_what_is_to_be_found_is_made_of_classes(
     task: str,
     positive_classes: dict[str, list[str]],
-    told: str | None,
+    reported: str | None,
     plain_demo: Plain,
     home: Path,
     tmp_path: Path,
@@ -258,12 +263,12 @@ def test_what_is_to_be_found_is_made_of_classes(
         del entry["separator"]
     file.write_text(yaml.safe_dump({"x": entry}), "utf-8")
     content |= {"dataset_registry": str(file), "datasets": ["x"]}
-    with nullcontext() if told is None else pytest.raises(UserError, match=told):
+    with nullcontext() if reported is None else pytest.raises(UserError, match=reported):
         assert load_config(content, home).datasets["x"].positive_classes == {"ill": ("a", "b")}
 
 
 @pytest.mark.parametrize(
-    ("studies", "told"),
+    ("studies", "reported"),
     [
         ({"subgroups": {"columns": ["sex"], "min_images": 9}}, "'min_cases'"),
         ({"subgroups": {"colums": ["sex"]}}, r"unknown key 'colums'.*'columns'"),
@@ -278,12 +283,12 @@ def test_what_is_to_be_found_is_made_of_classes(
         ),
     ],
 )
-def test_studies_of_test_cases_are_told_what_is_wrong(
-    studies: dict[str, Any], told: str, home: Path, settings: Callable[[str], dict[str, Any]]
+def test_what_is_wrong_with_studies_of_test_cases_is_reported(
+    studies: dict[str, Any], reported: str, home: Path, settings: Callable[[str], dict[str, Any]]
 ) -> None:
     config = settings("config")
     config["studies"] |= {"replicates": 100} | studies
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=reported):
         load_config(config, home)
 
 
@@ -374,9 +379,9 @@ def test_sections_are_made_over_what_the_panel_has(
     assert found == sections
     for name, lost in lacking.items():
         assert config.lacking[name][: len(lost)] == lost
-    told = config.lacking_note
-    assert told.startswith("Left out, for the panel lacks them: ") == bool(panel)
-    assert ("depth_sweep is not made, without" in told) == bool(
+    reported = config.lacking_note
+    assert reported.startswith("Left out, for the panel lacks them: ") == bool(panel)
+    assert ("depth_sweep is not made, without" in reported) == bool(
         panel and "depth_sweep" not in sections
     )
     for section in ("depth_sweep", "adaptation"):
@@ -385,7 +390,7 @@ def test_sections_are_made_over_what_the_panel_has(
         assert set(chosen["datasets"]) <= set(config.datasets)
 
 
-def test_what_hangs_on_a_name_goes_with_it_and_an_unknown_name_stays_an_error(
+def test_what_depends_on_a_name_goes_with_it_and_an_unknown_name_stays_an_error(
     settings: Settings, home: Path
 ) -> None:
     content = settings("config") | {"encoders": ["dinov2"], "datasets": ["isic2019"]}

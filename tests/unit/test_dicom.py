@@ -63,7 +63,7 @@ def test_the_canonical_image_of_a_dicom_file(tmp_path: Path) -> None:
     assert read_canonical(write_dicom(tmp_path / "a.dcm"), 48, 10**6).size == (64, 48)
 
 
-def test_what_is_no_grey_image_is_told(tmp_path: Path) -> None:
+def test_what_is_no_grey_image_is_reported(tmp_path: Path) -> None:
     file = write_dicom(tmp_path / "a.dcm", PhotometricInterpretation="PALETTE COLOR")
     with pytest.raises(UserError, match=r"a\.dcm cannot be decoded: it is PALETTE COLOR of shape"):
         decode(file, 10**6)
@@ -74,7 +74,7 @@ def test_what_is_no_grey_image_is_told(tmp_path: Path) -> None:
         decode(frames, 10**6)
 
 
-def test_damaged_and_huge_files_are_told(tmp_path: Path) -> None:
+def test_damaged_and_huge_files_are_reported(tmp_path: Path) -> None:
     whole = write_dicom(tmp_path / "a.dcm")
     with pytest.raises(UserError, match=r"32 × 24 pixels, more than image\.max_pixels = 100"):
         decode(whole, 100)

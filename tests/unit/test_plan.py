@@ -96,7 +96,7 @@ def test_a_manifest_that_is_there_is_counted(
     assert plan.loc["features", "forwards"] == 2 * (30 + 15 * 6)
 
 
-def test_what_is_not_known_is_told(
+def test_what_is_not_known_is_reported(
     settings: Callable[[str], dict[str, Any]], home: Path, tmp_path: Path, published: Config
 ) -> None:
     text = formatted(published)
@@ -109,7 +109,7 @@ def test_what_is_not_known_is_told(
     )
 
 
-def test_an_unknown_rate_is_told_by_its_name(
+def test_an_unknown_rate_is_reported_by_its_name(
     settings: Callable[[str], dict[str, Any]], home: Path, tmp_path: Path
 ) -> None:
     copy = tmp_path / "home"

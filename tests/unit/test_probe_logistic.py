@@ -277,7 +277,7 @@ def test_a_class_without_members_is_left_out():
     np.testing.assert_allclose(within.coef_[:, :, ::2], without.coef_, atol=1e-9)
 
 
-def test_nothing_to_tell_apart_is_not_fitted():
+def test_a_single_class_is_not_fitted():
     features, _ = blobs(10, 4, 2, seed=0)
     truth = np.stack([np.ones(10), np.zeros(10), np.arange(10) % 2], axis=1).astype(np.int8)
     path = LogisticPath(GRID, "multilabel").fit(features, truth)

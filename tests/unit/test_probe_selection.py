@@ -66,8 +66,8 @@ def test_what_an_unknown_label_would_have_been_is_of_no_effect():
     hidden = np.random.default_rng(6).random(truth.shape) < 0.4
     probes = []
     for guess in (0, 1):
-        told = np.where(hidden, guess, truth)
-        known = np.where(hidden, -1, told).astype(np.int8)
+        stated = np.where(hidden, guess, truth)
+        known = np.where(hidden, -1, stated).astype(np.int8)
         probes.append(fit_probe(features, known, groups, "multilabel", SETTINGS))
     np.testing.assert_array_equal(probes[0].coef_, probes[1].coef_)
     assert not probes[0].floor_classes_.size

@@ -311,9 +311,9 @@ class TestAxes:
 
     def test_an_institutions_drop_is_over_the_labels_of_both_sides(self):
         runs = runs_of(two_encoders())
-        abroad = runs["condition"] == "mimic"
-        runs["source_macro_auroc"] = (runs["macro_auroc"] * 0 + 0.75).where(abroad)
-        runs["target_macro_auroc"] = (runs["macro_auroc"] * 0 + 0.70).where(abroad)
+        elsewhere = runs["condition"] == "mimic"
+        runs["source_macro_auroc"] = (runs["macro_auroc"] * 0 + 0.75).where(elsewhere)
+        runs["target_macro_auroc"] = (runs["macro_auroc"] * 0 + 0.70).where(elsewhere)
         axes = axes_table(runs, SCORING, {"chexpert": ["mimic"]}).set_index(["encoder", "seed"])
         row = axes.loc[("clip", 0)]
         assert row["shift_drop"] == pytest.approx(0.05)
@@ -325,10 +325,10 @@ class TestAxes:
         plain = axes_table(runs, SCORING, {"chexpert": ["mimic"]})
         key = ["encoder", "dataset", "seed", "percent"]
         clean = runs[runs["condition"] == "clean"].set_index(key)["macro_auroc"]
-        abroad = runs["condition"] == "mimic"
+        elsewhere = runs["condition"] == "mimic"
         source = clean.reindex(pd.MultiIndex.from_frame(runs[key])).to_numpy()
-        runs["source_macro_auroc"] = pd.Series(source, runs.index).where(abroad)
-        runs["target_macro_auroc"] = runs["macro_auroc"].where(abroad)
+        runs["source_macro_auroc"] = pd.Series(source, runs.index).where(elsewhere)
+        runs["target_macro_auroc"] = runs["macro_auroc"].where(elsewhere)
         again = axes_table(runs, SCORING, {"chexpert": ["mimic"]})
         pd.testing.assert_frame_equal(plain, again, check_exact=True)
 
@@ -582,7 +582,7 @@ class TestCrs:
         assert pd.isna(table.loc[(AGGREGATE, "gap"), "crs_rank"])
         assert table.loc[("a", "good"), "dominance"] == 1.0
 
-    def test_a_floor_encoder_is_scored_apart(self):
+    def test_a_floor_encoder_is_scored_separately(self):
         axes = one_dataset(
             good=(0.8, 0.8, 0.8, 0.8), poor=(0.3, 0.3, 0.3, 0.3), floor=(0.2, 0.2, 1.0, 1.0)
         )
@@ -943,7 +943,7 @@ class TestTiers:
         ).tolist() == [2, 1, 1, 1]
 
     def test_one_uncertain_encoder_can_hold_a_tier_together(self):
-        # The first two differ, but the last is too uncertain to tell from either.
+        # The first two differ, but the last is too uncertain to separate from either.
         separated = np.array([[0, 1, 0], [1, 0, 0], [0, 0, 0]])
         assert tiers([0.9, 0.8, 0.7], separated).tolist() == [1, 1, 1]
 

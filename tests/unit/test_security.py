@@ -229,7 +229,7 @@ def test_nothing_unpickles_evaluates_or_goes_through_a_shell(home: Path) -> None
 
 
 def test_every_dependency_is_pinned(home: Path) -> None:
-    """So that `pip-audit -r constraints.txt` tells of all that is installed (SECURITY.md)."""
+    """So that `pip-audit -r constraints.txt` sees all that is installed (SECURITY.md)."""
     lines = (home / "constraints.txt").read_text("utf-8").splitlines()
     pins = [line for line in lines if not line.startswith("#")]
     assert all("==" in pin for pin in pins)

@@ -80,11 +80,11 @@ def test_a_silent_failure_keeps_its_ranking_and_loses_its_calibration(inputs: In
     assert wider.findings["silent_failures"] == 3
 
 
-def test_abroad_the_loss_is_over_the_classes_that_both_sides_have(inputs: Inputs) -> None:
-    abroad = inputs.runs["condition"] == "mimic"
+def test_elsewhere_the_loss_is_over_the_classes_that_both_sides_have(inputs: Inputs) -> None:
+    elsewhere = inputs.runs["condition"] == "mimic"
     sides = {
-        "source_macro_auroc": np.where(abroad, 0.8, np.nan),
-        "target_macro_auroc": np.where(abroad, 0.7, np.nan),
+        "source_macro_auroc": np.where(elsewhere, 0.8, np.nan),
+        "target_macro_auroc": np.where(elsewhere, 0.7, np.nan),
     }
     rows = stress_calibration(changed(inputs, **sides)).table
     shift = rows[rows["kind"] == "shift"]

@@ -117,7 +117,7 @@ def test_classes_too_rare_to_resample_give_a_reason_and_no_interval() -> None:
     assert pairs.empty
 
 
-def test_the_draw_hangs_on_the_test_set_alone() -> None:
+def test_the_draw_depends_on_the_test_set_alone() -> None:
     """An encoder's interval is the same whoever stands beside it."""
     both = predicted(a=1.0, b=2.0)
     alone = PredictedTestSet(both.groups, both.truth, {"a": both.probabilities["a"]})
@@ -145,7 +145,7 @@ def write_manifest_of(folder: Path, classes: list[str]) -> Path:
 
 def write_kept(file: Path, images: list[int], classes: list[str]) -> Path:
     """Probabilities that name their image and class: image i, class k has i / 10 + k / 100."""
-    table = pd.DataFrame({"condition": "abroad", "image_id": [f"i{i}" for i in images]})
+    table = pd.DataFrame({"condition": "elsewhere", "image_id": [f"i{i}" for i in images]})
     for k, name in enumerate(classes):
         table[f"p_{name}"] = np.array([i / 10 + k / 100 for i in images], dtype=np.float32)
     write_table(file, table, {"classes": classes})
@@ -153,24 +153,24 @@ def write_kept(file: Path, images: list[int], classes: list[str]) -> Path:
 
 
 def test_a_test_set_is_what_all_seeds_saw_of_the_classes_that_it_has(tmp_path: Path) -> None:
-    manifest = write_manifest_of(tmp_path, ["c", "a"])  # "b" is unknown abroad
+    manifest = write_manifest_of(tmp_path, ["c", "a"])  # "b" is unknown elsewhere
     files = {
         "one": [
             write_kept(tmp_path / "0.parquet", [0, 1, 2, 4], ["a", "b", "c"]),
             write_kept(tmp_path / "1.parquet", [1, 2, 3, 4], ["a", "b", "c"]),
         ]
     }
-    test_set = read_test_set(manifest, "abroad", files)
+    test_set = read_test_set(manifest, "elsewhere", files)
     assert test_set.groups.tolist() == ["p0", "p1", "p2"]  # images 1, 2 and 4
     assert test_set.truth.tolist() == [[0, 1], [1, 1], [1, 1]]  # columns a and c
     expected = np.array([[0.1, 0.12], [0.2, 0.22], [0.4, 0.42]], dtype=np.float32)
     assert np.array_equal(test_set.probabilities["one"], [expected, expected])
 
 
-def test_an_absent_condition_or_image_is_told(tmp_path: Path) -> None:
+def test_an_absent_condition_or_image_is_reported(tmp_path: Path) -> None:
     manifest = write_manifest_of(tmp_path, ["a"])
     kept = write_kept(tmp_path / "0.parquet", [0, 7], ["a"])
-    with pytest.raises(UserError, match="no predictions under 'clean'; it has abroad"):
+    with pytest.raises(UserError, match="no predictions under 'clean'; it has elsewhere"):
         read_predictions(kept, "clean")
     with pytest.raises(UserError, match="lacks images that predictions were kept of"):
-        read_test_set(manifest, "abroad", {"one": [kept]})
+        read_test_set(manifest, "elsewhere", {"one": [kept]})

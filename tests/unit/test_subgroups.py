@@ -221,9 +221,9 @@ def test_shift_targets_have_subgroups_of_their_own() -> None:
     truth, p = drawn_cases(random, 200)
     sex = np.array(["f", "m"])[random.integers(0, 2, 200)]
     home = a_test_set(truth, p, {"sex": sex})
-    abroad = a_test_set(truth, p, {"view": np.where(sex == "f", "AP", "PA")})
+    elsewhere = a_test_set(truth, p, {"view": np.where(sex == "f", "AP", "PA")})
     cell = cell_of(
-        {"clean": home, "jpeg-1": home, "far": abroad}, [(truth, p[0])], targets=("far",)
+        {"clean": home, "jpeg-1": home, "far": elsewhere}, [(truth, p[0])], targets=("far",)
     )
     rows = typed(
         subgroups_of(cell, SubgroupSettings(("sex", "view"), {}, 30, 10)).groups, SUBGROUP_COLUMNS

@@ -1,4 +1,4 @@
-"""Any table with ids, paths and labels is a data set; what is wrong with it is told."""
+"""Any table with ids, paths and labels is a data set; what is wrong with it is reported."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -132,7 +132,7 @@ def _cell(column: str, value: Any) -> Callable[[Path], None]:
 
 
 @pytest.mark.parametrize(
-    ("harm", "told"),
+    ("harm", "reported"),
     [
         (_drop("label"), r"has no column 'label'.*it has: id, path"),
         (_drop("path"), r"has no column 'path'"),
@@ -150,9 +150,9 @@ def _cell(column: str, value: Any) -> Callable[[Path], None]:
         (lambda table: table.write_text(""), r"table.csv cannot be read as a table"),
     ],
 )
-def test_a_wrong_table_is_told_and_leaves_no_manifest(
+def test_a_wrong_table_is_reported_and_leaves_no_manifest(
     harm: Callable[[Path], None],
-    told: str,
+    reported: str,
     table_entry: Entry,
     image_set: ImageSet,
     tmp_path: Path,
@@ -160,18 +160,18 @@ def test_a_wrong_table_is_told_and_leaves_no_manifest(
     table = image_set(tmp_path / "small", rows("a", "b", "a"))
     harm(table)
     output = tmp_path / "out" / "manifest.parquet"
-    with pytest.raises(UserError, match=told) as error:
+    with pytest.raises(UserError, match=reported) as error:
         manifest_of(output, table_entry(), table.parent)
     assert "\n" not in str(error.value)
     assert not list(tmp_path.glob("out/*.parquet"))
 
 
-def test_a_missing_image_root_is_told(table_entry: Entry, tmp_path: Path) -> None:
+def test_a_missing_image_root_is_reported(table_entry: Entry, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"image root .*nowhere is not a folder"):
         read_images(table_entry(), tmp_path / "nowhere")
 
 
-def test_a_label_column_that_is_not_binary_is_told(
+def test_a_label_column_that_is_not_binary_is_reported(
     table_entry: Entry, image_set: ImageSet, tmp_path: Path
 ) -> None:
     table = image_set(tmp_path, rows("", "", A=[1, -1], B=[0, 1]))

@@ -1,4 +1,4 @@
-"""What foretells the AUROC elsewhere: against scikit-learn, and at the edges of few encoders."""
+"""What predicts the AUROC elsewhere: against scikit-learn, and at the edges of few encoders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data set of which only the labels are at hand: manifest, audit, doctor, runs on embeddings."""
+"""A data set with labels and no images: manifest, audit, doctor, runs on embeddings."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ def test_unknown_contents_are_not_equal_contents(tmp_path: Path) -> None:
         frame, metadata = read_table(file)
         write_table(file, frame.assign(content_sha256=""), metadata)
     features = world.features("clean", world.matrix)
-    foreign = target.features("mimic", target.matrix)
+    external = target.features("mimic", target.matrix)
     probe = fitted(world, features)[100]
-    names = probe, foreign, world.manifest_file, world.split_file, target.manifest_file
+    names = probe, external, world.manifest_file, world.split_file, target.manifest_file
     assert len(predict_run(RunFiles(*map(str, names))).image_ids) == 400
 
 

@@ -32,7 +32,7 @@ from worlds.projects import (
     Snakemake,
     make_project,
     own_encoder,
-    told,
+    refused,
 )
 from worlds.workflow import HOME, rules_of_workflow, snakemake_command
 
@@ -88,9 +88,9 @@ def test_every_file_that_a_later_step_reads_carries_a_checksum_of_all_of_it(
         if file.is_file() and file.relative_to(results).parts[0] not in ("logs", "report", "paper")
     }
     without = {"images.cache.jsonl", "reproduction.tsv", "table.csv"}
-    sealed = {file for file in files if file.suffix != ".png" and file.name not in without}
-    assert {file.suffix for file in sealed} >= {".arrow", ".json", ".npz", ".parquet", ".svg"}
-    for file in sealed:
+    checksummed = {file for file in files if file.suffix != ".png" and file.name not in without}
+    assert {file.suffix for file in checksummed} >= {".arrow", ".json", ".npz", ".parquet", ".svg"}
+    for file in checksummed:
         content = bytearray(file.read_bytes())
         verify_checksum(bytes(content))
         content[len(content) // 2] ^= 1
@@ -155,11 +155,11 @@ def test_what_is_not_recalibrated_has_the_ece_of_the_runs(finished: Project) -> 
 
 
 def test_a_table_of_ones_own_predictions_is_recalibrated(untouched: Project) -> None:
-    told(
+    refused(
         untouched.run("--", "external_predictions"),
         r"needs a table: --config external_predictions=FILE",
     )
-    told(
+    refused(
         untouched.run("--config", "external_predictions=none.csv", "--", "external_predictions"),
         "external_predictions names the file none.csv, which does not exist",
     )
@@ -198,7 +198,7 @@ def test_the_studies_of_test_cases_say_what_the_runs_say(finished: Project) -> N
         assert set(table["condition"]) == conditions - (
             {"clean"} if name == "shift_detection" else set()
         )
-    # The error of the top label is 1 less the accuracy, which the kept predictions tell.
+    # The error of the top label is 1 less the accuracy, which the kept predictions give.
     manifest = read_manifest(finished.results / "data/tints/manifest.parquet")
     accuracy = []
     for seed in (0, 1):
@@ -235,10 +235,10 @@ def test_studies_that_are_not_asked_for_leave_no_trace(project: Project) -> None
     assert "beyond" not in listed
 
 
-def test_a_subgroup_column_that_no_data_set_has_is_told(project: Project) -> None:
+def test_a_subgroup_column_that_no_data_set_has_is_reported(project: Project) -> None:
     project.edit("config", lambda c: c["studies"]["subgroups"].update(columns=["sex", "veiw"]))
-    told(project.run("--", "results/studies/subgroups.parquet"), r"'veiw'.*did you mean 'view'")
-    # A column of a data set that the panel lacks is no mistake: it is told, and left out.
+    refused(project.run("--", "results/studies/subgroups.parquet"), r"'veiw'.*did you mean 'view'")
+    # A column of a data set that the panel lacks is no mistake: it is reported, and left out.
     aside = {"title": "Aside", "licence": "CC0-1.0", "task": "multiclass", "classes": ["a", "b"]}
     aside |= {
         "reader": "phantom",
@@ -286,8 +286,8 @@ def test_test_cases_are_resampled_about_the_auroc_of_the_table(finished: Project
     assert clean["macro_auroc"].to_numpy() == pytest.approx(
         axes["macro_auroc"][clean.index].to_numpy(), abs=1e-6
     )
-    foreign = cases[cases["condition"] == "foreign"]
-    assert set(foreign["dataset"]) == {"chest"}
+    external = cases[cases["condition"] == "foreign"]
+    assert set(external["dataset"]) == {"chest"}
     sure = cases[cases["missing"].isna()]
     assert (sure["low"] <= sure["macro_auroc"]).all()
     assert (sure["macro_auroc"] <= sure["high"]).all()
@@ -441,7 +441,7 @@ def test_a_changed_encoder_reruns_its_own_cells_only(project: Project) -> None:
     assert set(re.findall(r"encoder=(\w+)", ended.stdout)) == {"spread"}
 
 
-def test_a_changed_c_grid_reruns_probes_and_what_hangs_on_them(project: Project) -> None:
+def test_a_changed_c_grid_reruns_probes_and_what_depends_on_them(project: Project) -> None:
     project.edit("config", lambda config: config["probe"].update(c_grid=[0.01, 1.0]))
     jobs = planned(project.run("-n"))
     assert jobs["probes"] == 3 * 2 * 2
@@ -567,9 +567,9 @@ def test_a_frozen_reference_scores_as_before_and_is_never_replaced(
     text = (home / "config/scoring.yaml").read_text("utf-8")
     scoring.write_text(text.replace("zero: 0.30", "zero: 0.25"), "utf-8")
     project.edit("config", lambda config: config.update(scoring=str(scoring)))
-    told(project.run("--", "crs"), r"axes\.calibration\.zero is 0\.25 .* 0\.3 in the frozen")
+    refused(project.run("--", "crs"), r"axes\.calibration\.zero is 0\.25 .* 0\.3 in the frozen")
     project.edit("config", lambda config: config.update(reference=None))
-    told(project.run("--", "freeze_reference"), "is a frozen reference with other content")
+    refused(project.run("--", "freeze_reference"), "is a frozen reference with other content")
     assert frozen.read_bytes() == content
 
 
@@ -579,7 +579,7 @@ def test_a_frozen_reference_scores_as_before_and_is_never_replaced(
 def test_a_misspelt_key_ends_in_one_sentence(untouched: Project, tmp_path: Path) -> None:
     other = untouched.copy(tmp_path / "other")
     other.edit("config", lambda config: config.update(seedz=[1]))
-    told(
+    refused(
         other.run("-n"), r"the config: unknown key 'seedz' in the top level \(did you mean 'seeds'"
     )
 
@@ -587,14 +587,14 @@ def test_a_misspelt_key_ends_in_one_sentence(untouched: Project, tmp_path: Path)
 def test_an_unknown_encoder_ends_in_one_sentence(untouched: Project, tmp_path: Path) -> None:
     other = untouched.copy(tmp_path / "other")
     other.edit("config", lambda config: config.update(encoders=["mean"]))
-    told(other.run("-n"), r"Unknown encoder 'mean' \(did you mean 'means'\?\)")
+    refused(other.run("-n"), r"Unknown encoder 'mean' \(did you mean 'means'\?\)")
 
 
 def test_a_missing_image_root_ends_in_one_sentence(untouched: Project, tmp_path: Path) -> None:
     other = untouched.copy(tmp_path / "other")
     shutil.rmtree(other.folder / "data")
     manifest = "results/data/tints/manifest.parquet"
-    told(other.run("--", manifest), r"crsbench: The image root data/tints is not a folder")
+    refused(other.run("--", manifest), r"crsbench: The image root data/tints is not a folder")
     assert not (other.folder / manifest).exists()
 
 
@@ -604,7 +604,7 @@ def test_an_unreadable_image_ends_in_one_sentence_before_any_encoder_runs(
     other = untouched.copy(tmp_path / "other")
     (other.folder / "data/tints/5.png").write_bytes(b"\x89PNG\r\n\x1a\nbroken")
     target = "results/features/means/tints/clean.arrow"
-    told(other.run("--", target), "'tints': 1 of 90 images are missing or damaged, the first is")
+    refused(other.run("--", target), "'tints': 1 of 90 images are missing or damaged, the first is")
     assert not list(other.results.glob("features/**/*.arrow"))
     assert not list(other.results.rglob("*.part"))
 
@@ -612,7 +612,7 @@ def test_an_unreadable_image_ends_in_one_sentence_before_any_encoder_runs(
 def test_non_finite_features_end_in_one_sentence(project: Project) -> None:
     project.edit("config", lambda config: config.update(encoders=["broken"]))
     target = "results/features/broken/tints/clean.arrow"
-    told(project.run("--", target), "'broken' gave a non-finite feature for image 't000' under")
+    refused(project.run("--", target), "'broken' gave a non-finite feature for image 't000' under")
     log = project.results / "logs/features/broken/tints.log"
     assert "non-finite feature for image 't000'" in log.read_text("utf-8")
 
@@ -622,7 +622,7 @@ def test_a_failed_encoder_does_not_block_the_score_of_the_others(project: Projec
         (project.results / name).unlink()
     project.edit("config", lambda config: config["encoders"].append("broken"))
     ended = project.run("--", "crs")
-    told(ended, r"3 jobs failed; 0 of 46 steps were made")
+    refused(ended, r"3 jobs failed; 0 of 46 steps were made")
     assert not (project.results / "tables/crs.parquet").exists()
     output = ended.stdout + ended.stderr
     assert "target  results/features/broken/tints/clean.arrow" in output
@@ -637,7 +637,7 @@ def test_a_failed_encoder_does_not_block_the_score_of_the_others(project: Projec
     assert set(crs["encoder"]) == {"means", "spread", "floor"}
     target = "results/features/broken/tints/clean.arrow"
     only_there = f"without={json.dumps({'broken/tints': 'it has no tints'})}"
-    told(
+    refused(
         project.run("-n", "--config", only_there, "--", target),
         "The config leaves 'broken' out on 'tints'",
     )
@@ -649,7 +649,7 @@ def test_a_data_set_without_reader_says_that_it_can_only_be_planned(
     other = untouched.copy(tmp_path / "other")
     other.edit("datasets", lambda registry: [registry["tints"].pop(key) for key in NEEDS_READER])
     target = "results/data/tints/manifest.parquet"
-    told(other.run("--", target), "'tints' can be planned but not run: .* names no reader")
+    refused(other.run("--", target), "'tints' can be planned but not run: .* names no reader")
 
 
 NEEDS_READER = ("reader", "root", "table", "columns")
@@ -662,7 +662,7 @@ def test_a_damaged_probe_is_named_by_the_run_that_reads_it(project: Project) -> 
     os.utime(probe, ns=(stamp, stamp))
     target = "results/runs/means/tints/seed0/clean/frac010.json"
     (project.folder / target).unlink()
-    told(project.run("--", target), r"frac010\.npz is not whole")
+    refused(project.run("--", target), r"frac010\.npz is not whole")
     assert not (project.folder / target).exists()
 
 
@@ -670,4 +670,4 @@ def test_a_pair_that_the_panel_excludes_is_refused(untouched: Project, tmp_path:
     other = untouched.copy(tmp_path / "other")
     other.edit("encoders", lambda r: r["means"].update(without_datasets=["tints"]))
     target = "results/features/means/tints/clean.arrow"
-    told(other.run("-n", "--", target), "The encoder 'means' has no cell on 'tints'")
+    refused(other.run("-n", "--", target), "The encoder 'means' has no cell on 'tints'")

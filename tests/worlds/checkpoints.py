@@ -42,7 +42,7 @@ class Checkpoint:
     """tensors: in the owners' names; write: into a folder, returning the weights file's name there.
 
     reference: the library's model as a function from images to features. vital: a tensor whose loss
-    must be told, and `told` the name that tells it where the message uses the library's. width,
+    must be reported, and `reported` the name in the message where it is the library's. width,
     blocks: of the small model, in place of the registry's, which test_encoder_registry.py holds to
     account with the rest of the architecture.
     """
@@ -51,7 +51,7 @@ class Checkpoint:
     write: Callable[[Path, Tensors], str]
     reference: Callable[[torch.Tensor], torch.Tensor]
     vital: str
-    told: str | None = None
+    reported: str | None = None
     architecture: Mapping[str, Any] | None = None
     model: str | None = None
     size: int = 64
@@ -377,7 +377,7 @@ def panderm_base() -> Checkpoint:
         tensors=dict(model.state_dict()),
         write=as_torch("panderm_bb_data6_checkpoint-499.pth"),
         vital="blocks.2.attn.v_bias",
-        told="blocks.2.attn.qkv.bias",
+        reported="blocks.2.attn.qkv.bias",
     )
 
 
@@ -458,7 +458,7 @@ def biovil_t() -> Checkpoint:
         write=as_torch("biovil_t_image_model_proj_size_128.pt"),
         reference=reference,
         vital="encoder.backbone_to_vit.weight",
-        told="fc.weight",
+        reported="fc.weight",
         width=256,
     )
 
@@ -486,7 +486,7 @@ CHECKPOINTS: dict[str, Callable[[], Checkpoint]] = {
 
 
 def as_if_trained(model: torch.nn.Module) -> torch.nn.Module:
-    """With norms that are not as created, by which an untrained model is told."""
+    """With norms that are not as created, by which an untrained model is recognised."""
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d | torch.nn.LayerNorm):
             for tensor in (module.weight, module.bias):

@@ -159,7 +159,7 @@ def make_project(folder: Path, home: Path, snakemake: Snakemake) -> Project:
     return project
 
 
-def told(ended: subprocess.CompletedProcess[str], sentence: str) -> None:
+def refused(ended: subprocess.CompletedProcess[str], sentence: str) -> None:
     """The run failed, said why in one sentence, and showed no Python traceback."""
     output = ended.stdout + ended.stderr
     assert ended.returncode != 0

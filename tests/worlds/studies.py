@@ -27,7 +27,7 @@ REPLICATES = 500
 
 def synthetic_runs(config: Config) -> pd.DataFrame:
     """SYNTHETIC runs of a configuration's whole grid: each encoder has a level of its own on each
-    data set, loses AUROC with fewer labels, degraded images and abroad, and varies by seed."""
+    data set, loses AUROC with fewer labels, degraded images and on targets, and varies by seed."""
     runs = pd.DataFrame(Grid(config).runs())
     rng = np.random.default_rng(2608)
 
@@ -38,8 +38,10 @@ def synthetic_runs(config: Config) -> pd.DataFrame:
     level = 0.82 + per(["encoder"], 0.04) + per(["encoder", "dataset"], 0.02)
     hunger = 0.035 * np.exp(per(["encoder", "dataset"], 0.4)) * -np.log10(runs["percent"] / 100)
     frailty = 0.05 * np.exp(per(["encoder"], 0.5))
-    abroad = runs["condition"].isin(list(config.targets))
-    severity = runs["condition"].str.extract(r"-(\d)$")[0].astype(float).fillna(0) / 3 + 2 * abroad
+    elsewhere = runs["condition"].isin(list(config.targets))
+    severity = (
+        runs["condition"].str.extract(r"-(\d)$")[0].astype(float).fillna(0) / 3 + 2 * elsewhere
+    )
     noise = per(["dataset", "seed"], 0.003) + per(["encoder", "dataset", "seed", "percent"], 0.004)
     runs["macro_auroc"] = (level - hunger - frailty * severity + noise).clip(0.3, 0.999)
     runs["ece"] = (0.08 + per(["encoder", "dataset"], 0.03) + noise).abs() + 0.03 * severity

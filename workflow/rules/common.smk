@@ -172,8 +172,8 @@ def follow_jobs():
 
 def report_failures():
     without = CONFIG.settings.get("without", {})
-    told = failure_report(CONSOLE, sys.argv, without, len(workflow.dag))
-    print(f"\n{told}", file=sys.stderr)
+    failures = failure_report(CONSOLE, sys.argv, without, len(workflow.dag))
+    print(f"\n{failures}", file=sys.stderr)
 
 
 def report_products():

@@ -52,9 +52,9 @@ WEIGHED_RUNS = {
     cell.encoder: LAYOUT.run_file(Run(cell.encoder, cell.dataset, CONFIG.seeds[0], "clean", 100))
     for cell in GRID.cells
 }
-# Where data, weights and registries lie is not part of a result, nor of what is told of it.
+# Where data, weights and registries lie is not part of a result, nor of what the report says of it.
 PLACES = ["results", "data_root", "weights_root", "encoder_registry", "dataset_registry", "scoring"]
-TOLD_SETTINGS = {key: value for key, value in CONFIG.settings.items() if key not in PLACES}
+SHOWN_SETTINGS = {key: value for key, value in CONFIG.settings.items() if key not in PLACES}
 # Whose images the report may show: those that a program drew, and those that the config names.
 SHOWN_DATASETS = [
     name
@@ -83,7 +83,7 @@ rule report:
         study_names=STUDY_NAMES,
         encoder_names=list(WEIGHED_RUNS),
         shown_datasets=SHOWN_DATASETS,
-        settings=TOLD_SETTINGS,
+        settings=SHOWN_SETTINGS,
         left_out=dict(CONFIG.left_out),
         images=ImageSettings.of(CONFIG, SHOWN_DATASETS),
         home=HOME,

@@ -15,7 +15,7 @@ PANEL = {
     "datasets": {name: dict(entry.spec) for name, entry in CONFIG.datasets.items()},
     "targets": {name: dict(entry.spec) for name, entry in CONFIG.targets.items()},
 }
-# Of the panel what the column `overlap` hangs on.
+# Of the panel what the column `overlap` depends on.
 SEEN = {
     kind: {
         name: {key: spec[key] for key in OVERLAP_KEYS if key in spec}

@@ -234,11 +234,11 @@ class _Seed:
 
     def cases_of_target(self, target: str, sizes: Sequence[int]) -> list[dict[str, Any]]:
         """Calibrators of k cases of a shift target, on the other half of its groups."""
-        abroad = self._cases(target)
-        order = _order(abroad.groups, f"cases of {target}")
-        groups = list(dict.fromkeys(abroad.groups[order].tolist()))
-        pooled = np.isin(abroad.groups, groups[: len(groups) // 2])
-        pool, tested = order[pooled[order]], abroad.take(np.flatnonzero(~pooled))
+        elsewhere = self._cases(target)
+        order = _order(elsewhere.groups, f"cases of {target}")
+        groups = list(dict.fromkeys(elsewhere.groups[order].tolist()))
+        pooled = np.isin(elsewhere.groups, groups[: len(groups) // 2])
+        pool, tested = order[pooled[order]], elsewhere.take(np.flatnonzero(~pooled))
         of_source = tested.recalibrated(self._calibrators[self.chosen])
         found = [
             self._point(target, NONE, 0, tested.metrics()),
@@ -247,7 +247,7 @@ class _Seed:
         tested = tested.without_others()
         whole = [len(pool)] if 0 < len(pool) < max(sizes, default=0) else []
         for size in sorted({*_fitting(sizes, len(pool)), *whole}):
-            labelled = abroad.take(np.sort(pool[:size])).without_others()
+            labelled = elsewhere.take(np.sort(pool[:size])).without_others()
             found += self._fitted_on(target, labelled, tested)
         return found
 

@@ -1,6 +1,6 @@
 """From a config's settings to the validated, frozen configuration.
 
-Everything the workflow may be told stands in three YAML files, each closed by a JSON Schema in
+All settings of the workflow stand in three YAML files, each closed by a JSON Schema in
 `workflow/schemas/`: an unknown key is an error that names the nearest known one.
 """
 

@@ -58,7 +58,7 @@ class EncoderEntry:
 
     @property
     def is_floor(self) -> bool:
-        """Whether the encoder is a floor: shown apart, never part of a reference panel."""
+        """Whether the encoder is a floor: shown separately, never part of a reference panel."""
         return self.group == "floor"
 
     @property
@@ -86,7 +86,7 @@ class EncoderEntry:
     def feature_spec(self) -> dict[str, Any]:
         """The part of the entry that decides what the encoder's features are.
 
-        Not where a file is to be had, nor the digest that it must have: to state these of the file
+        Not where to get a file, nor the digest that it must have: to state these of the file
         that was used changes nothing.
         """
         spec = {key: self.spec[key] for key in FEATURE_KEYS if key in self.spec}
@@ -129,7 +129,7 @@ class DatasetEntry:
 
     @property
     def without_images(self) -> bool:
-        """Whether only the labels are at hand, for encoders that bring embeddings of their own."""
+        """Whether there are only labels, for encoders that bring embeddings of their own."""
         return bool(self.spec.get("without_images", False))
 
     @property
@@ -141,7 +141,7 @@ class DatasetEntry:
 class Config:
     """A run of the benchmark.
 
-    `encoders` and `datasets` are the panel in the order of the config; `targets` are the foreign
+    `encoders` and `datasets` are the panel in the order of the config; `targets` are the external
     data sets that a panel data set names under `shift`. `settings` is the config as written. An
     encoder that is left out on every data set is not in `encoders`, nor in the sections of the
     settings that have `encoders` of their own.

@@ -1,4 +1,4 @@
-"""The one exception for mistakes that a user can mend."""
+"""The one exception for mistakes that a user can fix."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class UserError(Exception):
-    """A problem in the user's input, told in one sentence.
+    """A problem in the user's input, stated in one sentence.
 
     The sentence names the file, key, encoder or image, the value found and what is allowed.
     The workflow prints it without a traceback; anything else that is raised is a defect of ours.
@@ -51,7 +51,7 @@ def attempt(log: str, work: Callable[..., None], *arguments: Any) -> None:
 
 
 def _note(log: str, text: str) -> None:
-    """Write the log; where it can't be written the sentence itself must still be told."""
+    """Write the log; where it can't be written the sentence itself must still be printed."""
     with suppress(OSError):
         Path(log).parent.mkdir(parents=True, exist_ok=True)
         Path(log).write_text(text, encoding="utf-8")

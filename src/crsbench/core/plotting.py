@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; black stays for the frame.
+# Okabe and Ito's colours, which colour-blind readers can distinguish; black stays for the frame.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES = ("solid", "dashed", "dotted")
 GREY = "#888888"

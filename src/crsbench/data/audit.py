@@ -37,7 +37,7 @@ def write_audit(
     """Audit a data set from its manifest, its image table and its splits (seed: file).
 
     target_files: the manifests of its shift targets, whose images are sought among its own. What
-    only the images could tell is null for a data set, or a target, without images.
+    only the images could show is null for a data set, or a target, without images.
     """
     manifest = read_manifest(manifest_file)
     frame, metadata = read_table(manifest_file)

@@ -124,7 +124,7 @@ def _report_damaged(damaged: pd.DataFrame, n_images: int, dataset: str) -> str:
     first = damaged.iloc[0]
     return (
         f"Data set '{dataset}': {len(damaged)} of {n_images} images are missing or damaged, the "
-        f"first is '{first['path']}' ({first['error'].rstrip('.')}); mend them, or set "
+        f"first is '{first['path']}' ({first['error'].rstrip('.')}); fix them, or set "
         "damaged_images: quarantine to leave them out for every encoder."
     )
 

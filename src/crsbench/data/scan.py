@@ -129,7 +129,7 @@ def scan_image(root: Path, path: str, *, max_pixels: int) -> ScannedImage:
 
 
 def _stamp(file: Path, max_pixels: int) -> str | None:
-    """What a cached result hangs on; None for a missing file."""
+    """What a cached result depends on; None for a missing file."""
     try:
         status = file.stat()
     except OSError:

@@ -1,6 +1,6 @@
 """Control probes in the workflow: a cell's runs under other classifiers than the logistic one.
 
-The study asks whether its conclusions hang on the classifier (protocol, section 4, point 7). The
+The study asks whether its conclusions depend on the classifier (protocol, section 4, point 7). The
 same splits, label fractions, standardisation, conditions and metrics as for the logistic probe;
 only the classifier differs.
 """

@@ -1,4 +1,4 @@
-"""Kept predictions: what the full-label probes say of every test image, clean, degraded, foreign.
+"""Kept predictions: what the full-label probes say of every test image, clean, degraded, external.
 
 And of the calibration set, which thresholds are chosen on. With them any statistic of a test set
 can be made again without images, features or probes.

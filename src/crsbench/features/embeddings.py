@@ -56,9 +56,9 @@ def take_embeddings(
     settings: of one encoder; dataset: of the panel, whose source a shift target is tested for;
     outputs: named `{condition}.arrow`. The clean condition must hold every image of the manifest, a
     degraded one every test image; without a test file the outputs are shift targets, whose
-    manifest it is. Ids beyond these are told and left out. Raises UserError naming the file that is
-    missing, unreadable or of another width than the clean one, an id that is missing or twice, or
-    an image whose vector is not finite.
+    manifest it is. Ids beyond these are reported and left out. Raises UserError naming the file
+    that is missing, unreadable or of another width than the clean one, an id that is missing or
+    twice, or an image whose vector is not finite.
     """
     (entry,), weights_root = settings.encoders, settings.weights_root
     manifest = read_manifest(manifest_file)
@@ -160,7 +160,7 @@ def _read_npz(file: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _float32(vectors: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is told as such
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is reported as such
         return vectors.astype(np.float32, copy=False)
 
 

@@ -121,7 +121,7 @@ def extract(
     precision: str = FLOAT32,
     made_by: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> None:
-    """Write the features of every view: by encoder, each condition's file, whole or absent.
+    """Write the features of every view: by encoder, each condition's file, complete or not at all.
 
     Images go in shards, batches of `batch_size` views in the order of images and
     conditions within one, so that the bits depend on nothing else: not on the encoders that run
@@ -244,7 +244,7 @@ def encode(
 
 
 def _hardware(device: torch.device) -> str:
-    """What the last bits of a feature may hang on."""
+    """What the last bits of a feature may depend on."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 

@@ -40,13 +40,13 @@ class Failure:
     @property
     def cause(self) -> str:
         """The sentence that the job left in its log, or the last line of its traceback."""
-        log, told = Path(self.log), []
+        log, written = Path(self.log), []
         if log.is_file() and log.stat().st_mtime >= self.started:
             lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-            told = [line.strip() for line in lines if line.strip()]
-        if not told or told[-1] == "done":
+            written = [line.strip() for line in lines if line.strip()]
+        if not written or written[-1] == "done":
             return "it left no cause; it may have been killed (memory, time limit)."
-        return told[-1]
+        return written[-1]
 
     @property
     def cell(self) -> str | None:
@@ -74,7 +74,7 @@ class Console(logging.Handler):
 
     @property
     def failures(self) -> list[Failure]:
-        """Failed jobs, without those that a later attempt mended, in the order of their targets."""
+        """Failed jobs, without those that a later attempt fixed, in the order of their targets."""
         return sorted(self._failures.values(), key=lambda failure: (failure.rule, failure.outputs))
 
     @property

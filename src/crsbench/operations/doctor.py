@@ -99,7 +99,7 @@ def _table(title: str, rows: Sequence[Row]) -> str:
 
 
 def encoder_row(config: Config, entry: EncoderEntry) -> Row:
-    """Whether an encoder's library and weights, module or embeddings are at hand."""
+    """Whether an encoder's library and weights, module or embeddings are there."""
     cells = {
         "encoder": entry.name,
         "weights": "missing",
@@ -159,7 +159,7 @@ def _base_model_warning(config: Config, entry: EncoderEntry, verdict: str) -> st
         )
     if verdict == "not compared":
         return (
-            f"The encoder '{entry.name}' was not compared with {general.name}, which is at hand "
+            f"The encoder '{entry.name}' was not compared with {general.name}, which is available "
             "now: its next extraction does (`--forcerun features`)."
         )
     return ""

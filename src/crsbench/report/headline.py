@@ -27,7 +27,7 @@ def headline(crs: pd.DataFrame, pairs: pd.DataFrame, titles: Mapping[str, str]) 
     if ranked["tier"].isna().any() or len(ranked) < 2:
         return (
             f"{_named(first, titles)} {'has' if len(first) == 1 else 'have'} the highest score; "
-            "how sure that is cannot be told from one seed or one encoder."
+            "how sure that is cannot be said from one seed or one encoder."
         )
     leader = ranked["encoder"].iloc[0]
     near = ranked[ranked["encoder"].isin(_not_separated(leader, pairs))]

@@ -12,7 +12,7 @@ THEMES = {
     "labels": "Fewer labels",
     "elsewhere": "At another institution",
     "adapted": "Other depths, other training",
-    "choices": "How much hangs on design choices?",
+    "choices": "How much depends on design choices?",
     "floors": "Against a floor",
     "use": "In use",
     "more": "Further studies",
@@ -51,7 +51,7 @@ NOTES = {
         "Each seed has one order of cases: the points of few cases are noisy.",
     ),
     "recalibration_under_stress": Note(
-        "Does the repair hold on degraded and foreign images?",
+        "Does the repair hold on degraded and external images?",
         "stress",
         "A fall says that the repair was worth having, not that confidence can be trusted there.",
     ),
@@ -77,13 +77,13 @@ NOTES = {
         "Retention is what is kept, not how good it is. It rewards having little to lose.",
     ),
     "institutional_shift": Note(
-        "From home to abroad",
+        "From home to another hospital",
         "elsewhere",
         "The sample of Welch's test are encoders that share data and designs; its p-value is "
         "descriptive. Few real shifts were tried, in the published panel one.",
     ),
     "external_validity": Note(
-        "Does the score foretell the AUROC abroad?",
+        "Does the score predict the AUROC at another hospital?",
         "elsewhere",
         "The CRS sums up a bench. In the published study plain AUROC predicted_ranking better.",
     ),
@@ -121,7 +121,7 @@ NOTES = {
     "anchor_sensitivity": Note(
         "Other anchors",
         "choices",
-        "It says how much hangs on the anchors, not which are right.",
+        "It says how much depends on the anchors, not which are right.",
     ),
     "control_probes": Note(
         "Other classifiers on the same features",
@@ -152,7 +152,7 @@ NOTES = {
     "equity": Note(
         "Equity as a fifth axis, outside the score",
         "use",
-        "Equal performance of the groups at hand is not fairness of the care that follows.",
+        "Equal performance of these groups is not fairness of the care that follows.",
     ),
     "net_benefit": Note(
         "Net benefit by threshold",
@@ -173,7 +173,7 @@ NOTES = {
         "Sets of answers with a promised coverage",
         "use",
         "The promise holds on average over cases like those of the calibration set, not for each "
-        "class and not abroad.",
+        "class and not at another hospital.",
     ),
     "shift_detection": Note(
         "Can a shift be noticed from the features alone?",
@@ -181,7 +181,7 @@ NOTES = {
         "A shift that the features show need not cost anything, and one that costs need not show.",
     ),
     "target_predictors": Note(
-        "What foretells the AUROC abroad?",
+        "What predicts the AUROC at another hospital?",
         "elsewhere",
         "Many predictors, few encoders: the best of them is partly best by chance.",
     ),

@@ -15,10 +15,10 @@ from crsbench.score.scoring import MEASURES, Scoring
 
 METRICS = ("macro_auroc", "ece", "classwise_ece", "adaptive_ece", "brier", "log_loss")
 CORE = "macro_auroc_core"
-"""A metric that a table of runs may lack: macro-AUROC without the classes set apart."""
+"""A metric that a table of runs may lack: macro-AUROC without the excluded classes."""
 
 BOTH_SIDES = ("source_macro_auroc", "target_macro_auroc")
-"""Of a run on a shift target: the clean and the foreign macro-AUROC over the same classes."""
+"""Of a run on a shift target: the clean and the target's macro-AUROC over the same classes."""
 RUN_KEY = ["encoder", "dataset", "seed", "condition", "percent"]
 
 RunKey = tuple[str, int]
@@ -157,14 +157,14 @@ class _Plan:
 def _measures(runs: pd.DataFrame | None, plan: _Plan) -> dict[str, float | str | None]:
     """Measures of one encoder, data set and seed, and why any is missing."""
     auroc: dict[RunKey, float] = {}
-    abroad: dict[RunKey, float] = {}
+    elsewhere: dict[RunKey, float] = {}
     ece = math.nan
     if runs is not None:
         for row in runs.itertuples():
             key = row.condition, int(row.percent)
             auroc[key] = float(row.macro_auroc)
             if BOTH_SIDES[0] in runs.columns:
-                abroad[key] = float(row.source_macro_auroc - row.target_macro_auroc)
+                elsewhere[key] = float(row.source_macro_auroc - row.target_macro_auroc)
             if key == (CLEAN, 100):
                 ece = float(row.ece)
     clean = auroc.get((CLEAN, 100), math.nan)
@@ -174,7 +174,8 @@ def _measures(runs: pd.DataFrame | None, plan: _Plan) -> dict[str, float | str |
     ]
     degraded = [clean - auroc.get((name, 100), math.nan) for name in plan.degraded]
     shifted = [
-        abroad.get((name, 100), clean - auroc.get((name, 100), math.nan)) for name in plan.targets
+        elsewhere.get((name, 100), clean - auroc.get((name, 100), math.nan))
+        for name in plan.targets
     ]
     parts = {"mean_drop": _mean(degraded), "worst_drop": _worst(degraded)} if degraded else {}
     parts |= {"shift_drop": _mean(shifted)} if shifted else {}
@@ -227,7 +228,7 @@ def _worst(drops: Sequence[float]) -> float:
 
 
 def _join(reasons: Iterable[tuple[int, str | None]]) -> str | None:
-    """One reason for the mean over seeds; a reason shared by the seeds is told once."""
+    """One reason for the mean over seeds; a reason shared by the seeds is given once."""
     seeds: dict[str, list[int]] = {}
     for seed, reason in reasons:
         if isinstance(reason, str):

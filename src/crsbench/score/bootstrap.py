@@ -94,7 +94,7 @@ def add_tiers(crs: pd.DataFrame, bootstrap: SeedBootstrap) -> pd.DataFrame:
 
 
 def tiers(scores: npt.ArrayLike, separated: npt.ArrayLike) -> IntArray:
-    """Groups of encoders that the differences cannot tell apart, 1 is the best.
+    """Groups of encoders that the differences cannot distinguish, 1 is the best.
 
     A boundary between two groups lies where every encoder above is separated from every encoder
     below, as in the rankings of the Workshop on Machine Translation (Bojar et al., 2013). So
@@ -102,7 +102,7 @@ def tiers(scores: npt.ArrayLike, separated: npt.ArrayLike) -> IntArray:
 
     Args:
         scores: (E,).
-        separated: (E, E) symmetric, true where the pair can be told apart.
+        separated: (E, E) symmetric, true where the pair can be distinguished.
     """
     scores = np.asarray(scores, dtype=np.float64)
     order = np.argsort(-scores, kind="stable")

@@ -234,15 +234,15 @@ def _axes_sentence(
     moved = aggregate["crs_rank_frozen"] - aggregate["crs_rank_adapted"]
     farthest = moved.abs().idxmax()
     ranks = [int(aggregate.loc[farthest, f"crs_rank_{state}"]) for state in (FROZEN, ADAPTED)]
-    told = f"{inputs.encoders[farthest]['title']} goes from rank {ranks[0]} to {ranks[1]}"
+    sentences = f"{inputs.encoders[farthest]['title']} goes from rank {ranks[0]} to {ranks[1]}"
     if "kendall_tau" not in findings:
-        return f"On the four axes, of {len(aggregate)} adapted encoders {told}."
+        return f"On the four axes, of {len(aggregate)} adapted encoders {sentences}."
     overlap = findings.get("top3_overlap")
     top = "" if overlap is None else f"; the top threes overlap by {overlap:.3f}"
     return (
         f"On the four axes the rankings by CRS before and after adaptation agree with Kendall's τ "
         f"{number(findings['kendall_tau'])}, an encoder moves by {findings['mean_rank_shift']:.2f} "
-        f"ranks on average, {told}{top}."
+        f"ranks on average, {sentences}{top}."
     )
 
 

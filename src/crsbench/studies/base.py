@@ -126,7 +126,7 @@ class Inputs:
         return GROUP_COLOURS[self.group(encoder)]
 
     def shift_auroc(self, dataset: str, target: str) -> pd.DataFrame:
-        """Macro-AUROC at home and abroad by encoder, means over seeds at 100 % of the labels.
+        """Macro-AUROC at home and elsewhere by encoder, means over seeds at 100 % of the labels.
 
         Both are over the classes that are shared and defined on both sides, where the table of runs
         has them so (``source_macro_auroc`` and ``target_macro_auroc`` of the target's runs). Floors
@@ -137,12 +137,12 @@ class Inputs:
         """
         full = self.runs[(self.runs["dataset"] == dataset) & (self.runs["percent"] == 100)]
         full = full[~full["encoder"].isin(self.floors)].set_index(["encoder", "seed"])
-        abroad = full[full["condition"] == target]
-        if set(BOTH_SIDES) <= set(abroad.columns):
-            sides = abroad[list(BOTH_SIDES)].astype("float64")
+        elsewhere = full[full["condition"] == target]
+        if set(BOTH_SIDES) <= set(elsewhere.columns):
+            sides = elsewhere[list(BOTH_SIDES)].astype("float64")
             sides.columns = ["source_auroc", "target_auroc"]
         else:
-            sides = abroad[["macro_auroc"]].rename(columns={"macro_auroc": "target_auroc"})
+            sides = elsewhere[["macro_auroc"]].rename(columns={"macro_auroc": "target_auroc"})
             home = full.loc[full["condition"] == CLEAN, "macro_auroc"]
             sides.insert(0, "source_auroc", home.reindex(sides.index))
         by_encoder = sides.sort_index().groupby("encoder")
@@ -180,8 +180,8 @@ def write_study(
     overlaps: of the panel, for the table's column `overlap`.
     """
     findings = {key: _plain(value) for key, value in study.findings.items()}
-    told = {"sentence": study.sentence, "findings": findings, "drawn": study.draw is not None}
-    metadata = {"study": name, **told}
+    content = {"sentence": study.sentence, "findings": findings, "drawn": study.draw is not None}
+    metadata = {"study": name, **content}
     with house_style():
         figure = Figure(layout="constrained")
         if study.draw is None:

@@ -159,20 +159,20 @@ def selective_prediction(inputs: Inputs, table: pd.DataFrame) -> Study:
     shown = shown[shown["aurc"].notna()]
     if shown.empty:
         return not_run(list(table), "no test case of known truth")
-    told, findings = [], {}
+    sentences, findings = [], {}
     for dataset, rows in shown.groupby("dataset", sort=False):
         clean = rows[rows["condition"] == CLEAN]
         means = rows.groupby("condition")[["error", "aurc"]].mean()
         worst = means["aurc"].idxmax()
         findings[f"{dataset}.{CLEAN}.aurc"] = float(means.loc[CLEAN, "aurc"])
         findings[f"{dataset}.worst.aurc"] = float(means.loc[worst, "aurc"])
-        told.append(
+        sentences.append(
             f"On {inputs.title(dataset)} the mean risk over all coverages is "
             f"{number(clean['aurc'].mean())} against an error of {number(clean['error'].mean())} "
             f"without selection (at best {number(clean['aurc_oracle'].mean())}); under {worst} "
             f"it is {number(means.loc[worst, 'aurc'])} against {number(means.loc[worst, 'error'])}."
         )
-    return Study(table, " ".join(told), findings)
+    return Study(table, " ".join(sentences), findings)
 
 
 def risk_coverage(inputs: Inputs, table: pd.DataFrame) -> Study:
@@ -181,10 +181,10 @@ def risk_coverage(inputs: Inputs, table: pd.DataFrame) -> Study:
     if clean.empty:
         return not_run(list(table), "no test case of known truth")
     least, most = clean["coverage"].min(), clean["coverage"].max()
-    told = []
+    sentences = []
     for dataset, rows in clean.groupby("dataset", sort=False):
         risk = rows.groupby("coverage")["risk"].mean()
-        told.append(
+        sentences.append(
             f"On {inputs.title(dataset)} the risk falls from {number(risk[most])} at a coverage of "
             f"{most:.0%} to {number(risk[least])} at {least:.0%} (means over encoders)."
         )
@@ -198,7 +198,7 @@ def risk_coverage(inputs: Inputs, table: pd.DataFrame) -> Study:
             panel.set_title(inputs.title(name))
         _line_legend(figure, inputs, clean["encoder"].unique())
 
-    return Study(table, " ".join(told), {}, draw)
+    return Study(table, " ".join(sentences), {}, draw)
 
 
 def conformal_sets(inputs: Inputs, table: pd.DataFrame) -> Study:
@@ -219,26 +219,26 @@ def conformal_sets(inputs: Inputs, table: pd.DataFrame) -> Study:
 def shift_detection(inputs: Inputs, table: pd.DataFrame) -> Study:
     shown = _ranked(inputs, table)
     if shown.empty:
-        return not_run(list(table), "there is no degraded or foreign condition")
-    told = []
+        return not_run(list(table), "there is no degraded or external condition")
+    sentences = []
     findings: dict[str, Finding] = {}
     for score, rows in shown.groupby("score", sort=False):
         means = rows.groupby("condition")["auroc"].mean()
         findings |= {f"{score}.{condition}.auroc": float(v) for condition, v in means.items()}
         unseen = means[means < 0.6]
-        told.append(
-            f"{_SCORE_TITLES[score]} tells {means.idxmax()} best (AUROC {number(means.max())}) and "
+        sentences.append(
+            f"{_SCORE_TITLES[score]} finds {means.idxmax()} best (AUROC {number(means.max())}) and "
             f"{means.idxmin()} least ({number(means.min())}); {len(unseen)} of {len(means)} "
             "conditions stay below 0.6."
         )
     alarms = shown["flagged_clean"].mean()
-    told.append(f"On clean test images the alarms go off for {alarms:.1%}.")
+    sentences.append(f"On clean test images the alarms go off for {alarms:.1%}.")
 
     def draw(figure: Figure) -> None:
         best = shown[shown["score"] == "mahalanobis"]
         _dots(figure, inputs, best, "condition", "auroc", "AUROC of detection", line=0.5)
 
-    return Study(table, " ".join(told), findings, draw)
+    return Study(table, " ".join(sentences), findings, draw)
 
 
 _SCORE_TITLES = {
@@ -270,21 +270,21 @@ def _ranked(inputs: Inputs, table: pd.DataFrame) -> pd.DataFrame:
 def _kept_promise(
     inputs: Inputs, shown: pd.DataFrame, column: str, promise: str
 ) -> tuple[str, dict[str, Finding]]:
-    """What is left of a promise on clean, degraded and foreign images, means over encoders."""
-    told = []
+    """What is left of a promise on clean, degraded and external images, means over encoders."""
+    sentences = []
     findings: dict[str, Finding] = {}
     for dataset, rows in shown.groupby("dataset", sort=False):
         means = rows.groupby("condition")[column].mean()
         findings |= {f"{dataset}.{condition}": float(value) for condition, value in means.items()}
-        foreign = [name for name in means.index if name in inputs.targets]
-        degraded = means.drop([name for name in (CLEAN, *foreign) if name in means.index])
+        external = [name for name in means.index if name in inputs.targets]
+        degraded = means.drop([name for name in (CLEAN, *external) if name in means.index])
         sentence = f"On {inputs.title(dataset)} {promise} comes to {number(means.get(CLEAN))} clean"
         if len(degraded):
             sentence += f", {number(degraded.min())} under {degraded.idxmin()}"
-        for name in foreign:
+        for name in external:
             sentence += f", {number(means[name])} on {inputs.title(name)}"
-        told.append(sentence + ".")
-    return " ".join(told), findings
+        sentences.append(sentence + ".")
+    return " ".join(sentences), findings
 
 
 def _mean_by_condition(shown: pd.DataFrame, column: str) -> pd.DataFrame:

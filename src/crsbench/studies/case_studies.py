@@ -100,7 +100,7 @@ class _Sources:
         self._check_columns(config.settings["studies"].get("subgroups", {}).get("columns", ()))
 
     def _check_columns(self, columns: Sequence[str]) -> None:
-        """Each is of a data set of the panel, or of another one in the registry: that is told."""
+        """Each is of a data set of the panel, or of another one in the registry, which is noted."""
         every = [*self.config.datasets, *self.config.targets]
         known = {name for of in every for name in self.manifest(of).subgroups} if columns else set()
         lacking = [name for name in columns if name not in known]
@@ -201,8 +201,8 @@ def _shift_detection_of(
     }
     clean = others.pop(CLEAN)
     for target in sources.config.datasets[cell.dataset].shift:
-        foreign = sources.manifest_file(target)
-        others[target] = sources.seen(cell, target, target, unseen(foreign, home, split_file))
+        external = sources.manifest_file(target)
+        others[target] = sources.seen(cell, target, target, unseen(external, home, split_file))
     found = shift_detection(train, calibration, clean, others, settings, replicates, cell.dataset)
     return [{"encoder": cell.encoder, "dataset": cell.dataset} | row for row in found]
 

@@ -1,4 +1,4 @@
-"""Do the conclusions hang on the classifier? Rankings of encoders under other probes."""
+"""Do the conclusions depend on the classifier? Rankings of encoders under other probes."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def control_probes(inputs: Inputs, control: pd.DataFrame) -> Study:
         return not_run(
             COLUMNS, f"the panel has {count} ranked encoders, and a comparison needs {MIN_ENCODERS}"
         )
-    told = [_told(inputs, row, of_auroc) for row in whole.to_dict("records")]
-    sentence = f"By macro-AUROC in the aggregate, {'; '.join(told)}."
+    sentences = [_sentence(inputs, row, of_auroc) for row in whole.to_dict("records")]
+    sentence = f"By macro-AUROC in the aggregate, {'; '.join(sentences)}."
     shown = {name: values[name][AGGREGATE, AUROC] for name in runs}
     return Study(table, sentence, _findings(table), lambda figure: _draw(figure, inputs, shown))
 
@@ -133,7 +133,7 @@ def _less_is_better(inputs: Inputs, measure: str) -> bool:
     )
 
 
-def _told(inputs: Inputs, row: Mapping[str, object], of_auroc: pd.DataFrame) -> str:
+def _sentence(inputs: Inputs, row: Mapping[str, object], of_auroc: pd.DataFrame) -> str:
     probe = str(row["probe_b"])
     by_dataset = of_auroc[(of_auroc["probe_b"] == probe) & (of_auroc["dataset"] != AGGREGATE)]
     leaders = [inputs.titles(str(row[side]).split(" and ")) for side in ("leader_a", "leader_b")]

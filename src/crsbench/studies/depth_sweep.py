@@ -97,17 +97,18 @@ def _findings(table: pd.DataFrame) -> dict[str, Finding]:
 def _sentence(table: pd.DataFrame, encoders: Entries, datasets: Entries) -> str:
     best = _best_intermediate(table)
     better = best[best["gain"] > 0]
-    told = [
+    sentences = [
         f"{encoders[row.encoder]['title']} on {datasets[row.dataset]['title']} at {row.depth} % "
         f"({row.gain * POINTS:+.1f} points)"
         for row in better.itertuples()
     ]
     sure = int((better["gain_low"] > 0).sum())
     counted = f"An intermediate layer beats the final one in {len(better)} of {len(best)} sweeps"
-    if not told:
+    if not sentences:
         return f"{counted}."
     return (
-        f"{counted}, in {sure} of them by more than the seeds' 95 % interval: {'; '.join(told)}. "
+        f"{counted}, in {sure} of them by more than the seeds' 95 % interval: "
+        f"{'; '.join(sentences)}. "
         "The best depth is chosen on the test set that it is shown on."
     )
 

@@ -1,4 +1,4 @@
-"""Does the score, made without a foreign institution, foretell the AUROC there?"""
+"""Does the score, made without an external institution, predict the AUROC there?"""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def external_validity(inputs: Inputs) -> Study:
     for dataset, target in inputs.shifts:
         scores = panel.scored(dataset)[["encoder", "dataset", "crs", "macro_auroc"]]
         scores.columns = ["encoder", "dataset", "crs_without_shift", "source_auroc"]
-        abroad = inputs.shift_auroc(dataset, target)[["target_auroc"]].reset_index()
-        parts.append(scores.merge(abroad, on="encoder").assign(target=target)[COLUMNS])
+        elsewhere = inputs.shift_auroc(dataset, target)[["target_auroc"]].reset_index()
+        parts.append(scores.merge(elsewhere, on="encoder").assign(target=target)[COLUMNS])
     table = pd.concat(parts, ignore_index=True).dropna()
     table = table.sort_values(["dataset", "target", "encoder"], ignore_index=True)
     groups = table.groupby(["dataset", "target"], sort=True)
@@ -37,18 +37,18 @@ def external_validity(inputs: Inputs) -> Study:
     if not large:
         return not_run(COLUMNS, "fewer than three ranked encoders have a score and a target AUROC")
     findings: dict[str, Finding] = {}
-    told = []
+    sentences = []
     for (dataset, target), rows in large.items():
         by_crs = spearman_rho(rows["crs_without_shift"], rows["target_auroc"])
         by_auroc = spearman_rho(rows["source_auroc"], rows["target_auroc"])
         findings[f"{dataset}.{target}.spearman_crs_vs_target_auroc"] = by_crs
         findings[f"{dataset}.{target}.spearman_source_auroc_vs_target_auroc"] = by_auroc
-        told.append(
+        sentences.append(
             f"The macro-AUROC of {len(rows)} encoders on {inputs.title(target)} follows their CRS "
             f"without it with Spearman's ρ {number(by_crs)} and their macro-AUROC on "
             f"{inputs.title(dataset)} with {number(by_auroc)}."
         )
-    return Study(table, " ".join(told), findings, lambda figure: _draw(figure, inputs, large))
+    return Study(table, " ".join(sentences), findings, lambda figure: _draw(figure, inputs, large))
 
 
 def without_shift(panel: Panel) -> Panel:

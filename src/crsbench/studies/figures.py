@@ -49,7 +49,7 @@ def named_points(
 
 
 def line_style(index: int) -> dict[str, str]:
-    """Colour and dashes that tell eighteen lines apart."""
+    """Colour and dashes that distinguish eighteen lines."""
     return {
         "color": COLOURS[index % len(COLOURS)],
         "linestyle": DASHES[index // len(COLOURS) % len(DASHES)],

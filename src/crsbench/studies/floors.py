@@ -47,15 +47,15 @@ def floors(inputs: Inputs) -> Study:
     if table.empty:
         return not_run(AXIS_COLUMNS, "no floor shares a data set with a ranked encoder")
     findings: dict[str, Finding] = {}
-    told = []
+    sentences = []
     for axis in AXES:
         rows = table[table["axis"] == axis]
         findings[f"cells.{axis}"] = len(rows)
         findings[f"not_above_floor.{axis}"] = int((~rows["exceeds_floor"]).sum())
-        told.append(f"{findings[f'not_above_floor.{axis}']} of {len(rows)} on {axis}")
+        sentences.append(f"{findings[f'not_above_floor.{axis}']} of {len(rows)} on {axis}")
     sentence = (
         "Encoder × data set cells that do not exceed the best floor (an encoder that never learnt "
-        f"anything): {', '.join(told)}."
+        f"anything): {', '.join(sentences)}."
     )
     return Study(table, sentence, findings, lambda figure: _draw_axes(figure, inputs, table))
 
@@ -93,11 +93,11 @@ def floor_scores(inputs: Inputs) -> Study:
         ignore_index=True,
     )[SCORE_COLUMNS]  # fmt: skip
     shown = table[table["dataset"] == AGGREGATE]
-    told, findings = [], {}
+    sentences, findings = [], {}
     for row in shown[shown["floor"]].itertuples():
         findings[f"crs.{row.encoder}"] = row.crs
         findings[f"place.{row.encoder}"] = row.place
-        told.append(
+        sentences.append(
             f"{inputs.title(row.encoder)} has a CRS of {row.crs:.3f} ({row.from_dominance:.3f} "
             f"from dominance, {row.from_proximity:.3f} from proximity, {row.from_worst_axis:.3f} "
             f"from its worst axis) and would stand at {row.place} among {row.n_ranked + 1} (at "
@@ -105,7 +105,7 @@ def floor_scores(inputs: Inputs) -> Study:
             f"the worst axis but without dominance); {100 * row.dominated_by:.0f} % of the ranked "
             "encoders dominate it"
         )
-    sentence = "; ".join(told) + "."
+    sentence = "; ".join(sentences) + "."
     return Study(table, sentence, findings, lambda figure: _draw_scores(figure, inputs, shown))
 
 

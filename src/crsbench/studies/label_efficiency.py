@@ -89,8 +89,8 @@ def _sentence(inputs: Inputs, baseline: str, table: pd.DataFrame) -> str:
             f"on {inputs.title(dataset)} ({level}) {at_lowest} of {len(others)} other encoders "
             f"reach it with {lowest} % and {never} never do"
         )
-    told = "; ".join(parts)
-    return f"Against the full-label macro-AUROC of {inputs.title(baseline)}: {told}."
+    sentences = "; ".join(parts)
+    return f"Against the full-label macro-AUROC of {inputs.title(baseline)}: {sentences}."
 
 
 def _draw(figure: Figure, inputs: Inputs, table: pd.DataFrame) -> None:

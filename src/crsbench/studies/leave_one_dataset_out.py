@@ -1,4 +1,4 @@
-"""Does the CRS from the other data sets foretell the CRS on a new one?"""
+"""Does the CRS from the other data sets predict the CRS on a new one?"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def leave_one_dataset_out(inputs: Inputs) -> Study:
     scores = scores[scores["dataset"] != AGGREGATE]
     datasets = sorted(scores["dataset"].unique())
     if len(datasets) < 2:
-        return not_run(COLUMNS, f"{len(datasets)} data set leaves none to foretell it from")
+        return not_run(COLUMNS, f"{len(datasets)} data set leaves none to predict it from")
     folds: dict[str, pd.DataFrame] = {}
     for dataset in datasets:
         held_out = scores[scores["dataset"] == dataset].set_index("encoder")["crs"]
@@ -49,12 +49,13 @@ def leave_one_dataset_out(inputs: Inputs) -> Study:
         f"spearman.{row.held_out}": row.spearman_rho for row in table.itertuples()
     }
     findings["winners_recovered"] = int(table["recovered"].sum())
-    told = ", ".join(
+    sentences = ", ".join(
         f"{number(row.spearman_rho)} for {inputs.title(row.held_out)}" for row in table.itertuples()
     )
     sentence = (
         f"The CRS from the other data sets follows that on the one left out with Spearman's ρ "
-        f"{told}; its winner is recovered in {findings['winners_recovered']} of {len(table)} folds."
+        f"{sentences}; its winner is recovered in {findings['winners_recovered']} of "
+        f"{len(table)} folds."
     )
     return Study(table, sentence, findings, lambda figure: _draw(figure, inputs, folds))
 

@@ -1,4 +1,4 @@
-"""Operating points: is a promised sensitivity or specificity kept under blur, or abroad?
+"""Operating points: is a promised sensitivity or specificity kept under blur, or elsewhere?
 
 A threshold is chosen on each seed's calibration set and then left alone. Net benefit (Vickers and
 Elkin, Med Decis Making 26:565, 2006) needs no threshold of ours: it takes the displayed probability

@@ -77,13 +77,13 @@ def movers(inputs: Inputs) -> Study:
         for rank in ("auroc_rank", "crs_rank")
     }
     farthest = table[(table["move"] != 0) & (table["move"].abs() == table["move"].abs().max())]
-    told = [
+    sentences = [
         f"{inputs.title(row.encoder)} from {row.auroc_rank} to {row.crs_rank}"
         for row in farthest.itertuples()
     ]
     sentence = (
-        f"From the AUROC rank to the CRS rank the farthest moves are {', '.join(told)}."
-        if told
+        f"From the AUROC rank to the CRS rank the farthest moves are {', '.join(sentences)}."
+        if sentences
         else "No encoder changes its place from the AUROC ranking to the CRS ranking."
     )
     return Study(table, sentence, findings, lambda figure: _slopes(figure, inputs, table))

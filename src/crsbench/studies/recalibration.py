@@ -1,4 +1,4 @@
-"""What recalibration repairs: on clean images, under stress, abroad, and with how many cases."""
+"""What recalibration repairs: on clean images, under stress, elsewhere, and with how many cases."""
 
 from __future__ import annotations
 
@@ -193,19 +193,19 @@ def pooled_curve(bins: pd.DataFrame) -> pd.DataFrame:
     return sums[["mean_confidence", "accuracy"]].div(sums["count"], axis=0)
 
 
-# --- under stress and abroad ---------------------------------------------------------------------
+# --- under stress and elsewhere -----------------------------------------------------------------
 
 
 def recalibration_under_stress(cells: Recalibrated) -> Study:
-    """Whether calibrators fitted on clean images hold on degraded and foreign ones."""
+    """Whether calibrators fitted on clean images hold on degraded and external ones."""
     rows = cells.by_method
     by = rows.sort_values("seed").groupby([*CELL, "primary", "condition", "method"])
     table = by[["ece", "ece_if_calibrated"]].mean().reset_index()
     before = table[table["method"] == NONE].set_index([*CELL, "condition"])["ece"]
     table = table.join(before.rename("ece_before"), on=[*CELL, "condition"])
     table["reduction"] = table["ece_before"] - table["ece"]
-    abroad = table["condition"].isin(cells.targets)
-    table["kind"] = np.where(abroad, "shift", "degraded")
+    elsewhere = table["condition"].isin(cells.targets)
+    table["kind"] = np.where(elsewhere, "shift", "degraded")
     table.loc[table["condition"] == CLEAN, "kind"] = CLEAN
     table = _in_order(table, ["condition"])
     primary = table[table["primary"] & (table["method"] == CHOSEN)]
@@ -228,7 +228,7 @@ def recalibration_under_stress(cells: Recalibrated) -> Study:
 
 
 def _stress_sentence(found: Mapping[str, Finding], kinds: Mapping[str, pd.DataFrame]) -> str:
-    words = {CLEAN: "on clean images", "degraded": "on degraded images", "shift": "abroad"}
+    words = {CLEAN: "on clean images", "degraded": "on degraded images", "shift": "elsewhere"}
     parts = [
         f"{words[kind]} from {number(found[f'{kind}.mean_ece_before'])} to "
         f"{number(found[f'{kind}.mean_ece_after'])} (lower in {found[f'{kind}.improved']} of "
@@ -261,7 +261,7 @@ def recalibration_cases(cells: Recalibrated) -> Study:
 
 
 def recalibration_on_target(cells: Recalibrated) -> Study:
-    """ECE abroad against the number of the target's own labelled cases.
+    """ECE on the shift target against the number of the target's own labelled cases.
 
     Tested on the groups of the target that give no cases: half of them, chosen by SHA-256.
     """
@@ -306,13 +306,15 @@ def _common_sizes(primary: pd.DataFrame) -> pd.DataFrame:
 def _cases_sentence(primary: pd.DataFrame, found: Mapping[str, Finding]) -> str:
     n_cells = len(primary[[*CELL, "target"]].drop_duplicates())
     common = sorted(_common_sizes(primary)["cases"].unique())
-    told = [f"{number(found[f'mean_ece.{CHOSEN}.{cases}'])} with {cases} cases" for cases in common]
+    sentences = [
+        f"{number(found[f'mean_ece.{CHOSEN}.{cases}'])} with {cases} cases" for cases in common
+    ]
     source = f"mean_ece.{SOURCE}"
     before = number(found[f"mean_ece.{NONE}"])
     start = f"Mean ECE over {n_cells} cell{'s' * (n_cells > 1)}: {before} as they are"
     if source in found:
         start += f", {number(found[source])} recalibrated at the source"
-    return ", ".join([start, *told]) + "."
+    return ", ".join([start, *sentences]) + "."
 
 
 def _draw_cases(figure: Figure, cells: Recalibrated, primary: pd.DataFrame) -> None:

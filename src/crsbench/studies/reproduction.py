@@ -64,7 +64,7 @@ def scorecard(published: Published, own: OwnFigures) -> pd.DataFrame:
     Numbers stand in ``published`` and ``ours``, names in ``published_name`` and ``ours_name`` (both
     as names if either is one). Nothing is filled in: a figure that this run does not have is
     missing, and ``note`` begins with "not run" and says why. ``same_panel`` is true if encoders
-    (floors apart), data sets and number of seeds are the published ones and no data are synthetic.
+    (except floors), data sets and number of seeds are the published ones and no data are synthetic.
     """
     other = _differences(published, own)
     rows = []
@@ -169,18 +169,18 @@ def _of_bootstrap(tables: Mapping[str, pd.DataFrame]) -> dict[str, Finding]:
 
 def _differences(published: Published, own: OwnFigures) -> str:
     """What of the panel is not as published, in words; empty if nothing."""
-    told = []
+    sentences = []
     if own.encoders != published.encoders:
         shared = len(own.encoders & published.encoders)
-        told.append(f"{len(own.encoders)} encoders, {shared} of them published")
+        sentences.append(f"{len(own.encoders)} encoders, {shared} of them published")
     if own.datasets != published.datasets:
         shared = len(own.datasets & published.datasets)
-        told.append(f"{len(own.datasets)} data sets, {shared} of them published")
+        sentences.append(f"{len(own.datasets)} data sets, {shared} of them published")
     if own.n_seeds != published.n_seeds:
-        told.append(f"{own.n_seeds} seeds, not {published.n_seeds}")
+        sentences.append(f"{own.n_seeds} seeds, not {published.n_seeds}")
     if own.synthetic:
-        told.append("synthetic data")
-    return "; ".join(told)
+        sentences.append("synthetic data")
+    return "; ".join(sentences)
 
 
 def _why_absent(figure: str, published: Published, own: OwnFigures) -> str:

@@ -1,4 +1,4 @@
-"""How much the ranking by CRS hangs on the weights and on the anchors, which are design choices."""
+"""How much the ranking by CRS depends on its weights and anchors, which are design choices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from crsbench.studies.figures import line_style, panels
 FloatArray = npt.NDArray[np.float64]
 
 GRID = 20
-"""Steps of the grid over the simplex of weights: 231 points, 0.05 apart."""
+"""Steps of the grid over the simplex of weights: 231 points in steps of 0.05."""
 
 FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5)
 """How far an anchor `zero` is moved: its distance from the anchor `one` times the factor."""
@@ -152,8 +152,8 @@ def _leaders(inputs: Inputs, findings: dict[str, Finding]) -> str:
         if name.startswith("share_first.") and share
     }
     ordered = sorted(shares.items(), key=lambda item: (-float(item[1]), item[0]))
-    told = [f"{inputs.title(name)} is first in {100 * share:.1f} %" for name, share in ordered]
-    return ", ".join(told)
+    sentences = [f"{inputs.title(name)} is first in {100 * share:.1f} %" for name, share in ordered]
+    return ", ".join(sentences)
 
 
 def _too_few(count: int) -> str:

@@ -1,4 +1,4 @@
-"""The image-quality sentinel: do an encoder's own features tell that an image is unlike training?
+"""Shift detection: do an encoder's own features show that an image is unlike training?
 
 Two scores that need no label: Mahalanobis's distance to the training features (Lee et al., NeurIPS
 2018, with one Gaussian for all classes), and the distance to the k-th nearest of them on the unit
@@ -40,7 +40,7 @@ class ShiftDetectionSettings:
 
 @dataclass(frozen=True, eq=False)
 class SeenImages:
-    """Features (n, d) of some images, their ids and groups (n,), the groups told apart by set."""
+    """Features (n, d) of some images, their ids and groups (n,), distinct groups by set."""
 
     image_ids: np.ndarray
     groups: np.ndarray
@@ -126,9 +126,9 @@ def shift_detection(
     replicates: int,
     name: str,
 ) -> list[dict[str, Any]]:
-    """How well the scores tell the images of each condition from the clean test images.
+    """How well the scores distinguish the images of each condition from the clean test images.
 
-    clean: the test set; others: the degraded test sets and the foreign sets by condition. The same
+    clean: the test set; others: the degraded test sets and the external sets by condition. The same
     patients are resampled on both sides. The alarm's limit is the quantile 1 − false_alarms of the
     calibration set.
 
@@ -151,7 +151,7 @@ def shift_detection(
         both = np.stack([np.concatenate([d[""], d[condition]]) for d in distances], axis=1)
         auroc = resampled_auroc(np.stack([other, other], axis=1), both, weights)
         here = weights[:, other]
-        with np.errstate(invalid="ignore"):  # a resample without a foreign image has no value
+        with np.errstate(invalid="ignore"):  # a resample without an external image has no value
             flagged = here @ (both[other] > limits) / here.sum(axis=1, keepdims=True)
         for k, score_name in enumerate(SCORES):
             row = {"condition": condition, "score": score_name, "n_images": len(seen.groups)}

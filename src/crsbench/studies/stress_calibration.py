@@ -1,4 +1,4 @@
-"""What degraded and foreign images do to confidence, beside what they do to ranking."""
+"""What degraded and external images do to confidence, beside what they do to ranking."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stress_calibration(inputs: Inputs) -> Study:
     limits = inputs.settings["stress_calibration"]
     table = _table(inputs)
     if table.empty:
-        return not_run(COLUMNS, "no ranked encoder has runs on degraded or foreign images")
+        return not_run(COLUMNS, "no ranked encoder has runs on degraded or external images")
     quiet = table["auroc_loss"] < limits["auroc_loss"]
     table["silent"] = quiet & (table["ece_rise"] > limits["ece_rise"])
     cells = _cells(table)
@@ -50,11 +50,11 @@ def _table(inputs: Inputs) -> pd.DataFrame:
     stressed = runs[runs["condition"] != CLEAN].join(
         clean.rename(columns={"macro_auroc": "auroc_clean", "ece": "ece_clean"}), on=KEYS
     )
-    abroad = stressed["condition"].isin(list(inputs.targets))
-    stressed["kind"] = np.where(abroad, SHIFT, DEGRADED)
+    elsewhere = stressed["condition"].isin(list(inputs.targets))
+    stressed["kind"] = np.where(elsewhere, SHIFT, DEGRADED)
     stressed["auroc"] = stressed["macro_auroc"]
     if set(BOTH_SIDES) <= set(stressed.columns):
-        home, away = (stressed[name].where(abroad) for name in BOTH_SIDES)
+        home, away = (stressed[name].where(elsewhere) for name in BOTH_SIDES)
         stressed["auroc_clean"] = home.fillna(stressed["auroc_clean"])
         stressed["auroc"] = away.fillna(stressed["auroc"])
     stressed["auroc_loss"] = stressed["auroc_clean"] - stressed["auroc"]
