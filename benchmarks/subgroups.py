@@ -19,8 +19,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from crsbench.studies.operating_points import Aim, operating_points
-from crsbench.studies.selective_prediction import conformal_sets
+from crsbench.studies.operating_points import Aim, operating_points_of
+from crsbench.studies.selective_prediction import conformal_sets_of
 from crsbench.studies.subgroups import SubgroupSettings, subgroups_of
 from worlds.cells import SEPARATION, a_test_set, cell_of, drawn_cases, simulated_panel
 
@@ -65,9 +65,12 @@ def hospitals(count: int, n: int, separation: float, replicates: int) -> dict:
             )
             for name, of in {"clean": SEPARATION, "elsewhere": separation}.items()
         }
-        cell = cell_of(tests, [(calibration, shown[0])], targets=("elsewhere",))
-        points = operating_points(cell, {"a": ["a"]}, AIM)
-        for name, row in (("sensitivity", points[1]), ("coverage", conformal_sets(cell, 0.1)[1])):
+        cell = cell_of(tests, [(calibration, shown[0])], targets=("abroad",))
+        points = operating_points_of(cell, {"a": ["a"]}, AIM)
+        for name, row in (
+            ("sensitivity", points[1]),
+            ("coverage", conformal_sets_of(cell, 0.1)[1]),
+        ):
             lost[name] += row["lost_low"] > 0 or row["lost_high"] < 0
     return {name: times / count for name, times in lost.items()}
 

@@ -34,7 +34,8 @@ from crsbench.features.jobs import extract_features
 from crsbench.features.settings import ExtractionSettings
 from crsbench.metrics.discrimination import macro_auroc
 from crsbench.probes import FittedProbe
-from crsbench.studies.adaptation import AdaptationInputs, adaptation, adaptation_axes
+from crsbench.studies.adaptation import adaptation, adaptation_axes, states
+from crsbench.studies.inputs import Inputs
 from worlds.studies import World
 
 CPU = torch.device("cpu")
@@ -439,24 +440,25 @@ ENCODERS = ["dinov2", "medgemma", "medsiglip", "panderm", "rad_dino"]
 
 
 @pytest.fixture(scope="module")
-def inputs(published: Config) -> AdaptationInputs:
+def inputs(published: Config) -> Inputs:
     """SYNTHETIC runs before and after; adapting helps the weak more than the strong."""
     world = World.of(published).only(ENCODERS, ["isic2019", "aptos2019"])
     frozen = world.runs[world.runs["seed"] < 3].reset_index(drop=True)
     level = frozen.groupby("encoder")["macro_auroc"].transform("mean")
     adapted = frozen.assign(macro_auroc=frozen["macro_auroc"] + 2.5 * (0.85 - level))
     recipe = {"rank": 8, "alpha": 16, "epochs": 8, "seeds": [0, 1, 2]}
-    return AdaptationInputs(
-        frozen, adapted.sample(frac=1, random_state=0), world.scoring, world.encoders,
-        world.datasets, recipe,
-    )  # fmt: skip
+    return Inputs(world.encoders, world.datasets, {}, {"adaptation": recipe}).having(
+        frozen_runs=frozen,
+        adapted_runs=adapted.sample(frac=1, random_state=0),
+        scoring=world.scoring,
+    )
 
 
-def test_the_comparison_is_by_data_set(inputs: AdaptationInputs) -> None:
+def test_the_comparison_is_by_data_set(inputs: Inputs) -> None:
     study = adaptation(inputs)
     frozen, adapted = (
         runs[(runs["condition"] == "clean") & (runs["percent"] == 100)]
-        for runs in (inputs.frozen, inputs.adapted)
+        for runs in states(inputs).values()
     )
     for dataset in ("isic2019", "aptos2019"):
         before, after = (
@@ -481,13 +483,13 @@ def test_the_comparison_is_by_data_set(inputs: AdaptationInputs) -> None:
     assert study.findings["lora.seeds"] == 3
 
 
-def test_the_four_axes_are_those_of_the_score(inputs: AdaptationInputs, tmp_path: Path) -> None:
+def test_the_four_axes_are_those_of_the_score(inputs: Inputs, tmp_path: Path) -> None:
     from crsbench.score import axes_table, crs_table
     from crsbench.studies.base import write_study
 
     study = adaptation_axes(inputs)
     ranks = {}
-    for state, runs in inputs.states.items():
+    for state, runs in states(inputs).items():
         crs = crs_table(axes_table(runs, inputs.scoring, {}), inputs.scoring)
         ranks[state] = crs[crs["dataset"] == "aggregate"].set_index("encoder")
     tau = scipy_stats.kendalltau(ranks["frozen"]["crs"], ranks["adapted"]["crs"]).statistic
@@ -506,20 +508,20 @@ def test_the_four_axes_are_those_of_the_score(inputs: AdaptationInputs, tmp_path
 
 
 def test_few_encoders_have_no_correlation_and_a_design_without_axes_says_so(
-    inputs: AdaptationInputs,
+    inputs: Inputs,
 ) -> None:
     def only(runs: pd.DataFrame, names: list[str]) -> pd.DataFrame:
         return runs[runs["encoder"].isin(names)]
 
-    two = replace(inputs, **{k: only(v, ENCODERS[:2]) for k, v in inputs.states.items()})
+    two = inputs.having(**{f"{k}_runs": only(v, ENCODERS[:2]) for k, v in states(inputs).items()})
     assert not any("kendall_tau" in name for name in adaptation(two).findings)
     assert "leader_adapted.isic2019" in adaptation(two).findings
     clean = {
-        state: runs[(runs["condition"] == "clean") & (runs["percent"] == 100)]
-        for state, runs in inputs.states.items()
+        f"{state}_runs": runs[(runs["condition"] == "clean") & (runs["percent"] == 100)]
+        for state, runs in states(inputs).items()
     }
-    assert adaptation_axes(replace(inputs, **clean)).sentence.startswith("Not run: the runs do not")
+    assert adaptation_axes(inputs.having(**clean)).sentence.startswith("Not run: the runs do not")
     floors = {name: {**spec, "group": "floor"} for name, spec in inputs.encoders.items()}
-    assert adaptation_axes(replace(inputs, encoders=floors)).sentence.startswith("Not run")
+    assert adaptation_axes(inputs.having(encoders=floors)).sentence.startswith("Not run")
     with pytest.raises(ValueError, match="frozen and adapted runs differ"):
-        replace(inputs, adapted=clean["adapted"])
+        adaptation(inputs.having(adapted_runs=clean["adapted_runs"]))

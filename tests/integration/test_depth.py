@@ -28,6 +28,7 @@ from crsbench.features.store import read_features
 from crsbench.probes import ProbeSettings
 from crsbench.studies.base import write_study
 from crsbench.studies.depth_sweep import depth_sweep
+from crsbench.studies.inputs import Inputs
 
 DEPTHS = [25, 50, 75, 100]
 SEEDS = [0, 1]
@@ -221,9 +222,13 @@ def runs_of(auroc: dict[tuple[str, str], dict[int, list[float]]]) -> pd.DataFram
     )
 
 
+def inputs_of(runs: pd.DataFrame) -> Inputs:
+    return Inputs(TITLES, SETS, {}, {}).having(depth_runs=runs)
+
+
 def test_gains_are_paired_by_seed_and_findings_count_them(tmp_path: Path) -> None:
     shuffled = runs_of(AUROC).sample(frac=1, random_state=0)
-    study = depth_sweep(shuffled, TITLES, SETS)
+    study = depth_sweep(inputs_of(shuffled))
     table = study.table.set_index(["encoder", "dataset", "depth"])
     row = table.loc[("shallow", "d1", 50)]
     differences = np.array([0.01, 0.03, 0.02])
@@ -242,9 +247,9 @@ def test_gains_are_paired_by_seed_and_findings_count_them(tmp_path: Path) -> Non
 
 
 def test_one_seed_has_no_interval_and_an_undefined_depth_no_sweep() -> None:
-    one = depth_sweep(runs_of({("deep", "d1"): {50: [0.7], 100: [0.7]}}), TITLES, SETS)
+    one = depth_sweep(inputs_of(runs_of({("deep", "d1"): {50: [0.7], 100: [0.7]}})))
     assert one.table["gain_low"].isna().all()
     assert one.findings["intermediate_better"] == 0
     assert one.table.loc[one.table["best"], "depth"].tolist() == [100]  # equal: the deepest
     undefined = {("deep", "d1"): {50: [0.7, float("nan")], 100: [0.8, 0.8]}}
-    assert depth_sweep(runs_of(undefined), TITLES, SETS).findings["sweeps"] == 0
+    assert depth_sweep(inputs_of(runs_of(undefined))).findings["sweeps"] == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +29,13 @@ from crsbench.features.store import FeatureWriter
 from crsbench.metrics.discrimination import macro_auroc
 from crsbench.metrics.run_metrics import run_metrics
 from crsbench.probes import FittedProbe
-from crsbench.studies import RECALIBRATION_STUDIES, recalibration
+from crsbench.studies import recalibration, studies
 from crsbench.studies.base import write_study
+from crsbench.studies.inputs import Inputs
+
+RECALIBRATION_STUDIES = {
+    name: one for name, one in studies().items() if one.job == "recalibrated_cells"
+}
 
 SEEDS = (0, 1)
 OVERCONFIDENCE = 2.5
@@ -239,7 +243,7 @@ def test_the_same_files_give_the_same_tables(
 # --- the studies ---------------------------------------------------------------------------------
 
 
-def gathered(cells: dict[str, RecalibratedCell], primary: set[str]) -> recalibration.Recalibrated:
+def gathered(cells: dict[str, RecalibratedCell], primary: set[str]) -> Inputs:
     names = {"multiclass": ("first", "skin"), "multilabel": ("second", "chest")}
     parts = []
     for place in range(3):
@@ -251,15 +255,17 @@ def gathered(cells: dict[str, RecalibratedCell], primary: set[str]) -> recalibra
                 frame["target"] = frame["target"].replace({"d": dataset})
             frames.append(frame.assign(primary=encoder in primary))
         parts.append(pd.concat(frames, ignore_index=True))
-    return recalibration.Recalibrated(*parts, titles={"first": "First"}, targets=("t",))
+    named = ("recalibrated", "reliability", "recalibration_cases")
+    inputs = Inputs({"first": {"title": "First"}}, {}, {"t": {"title": "t"}}, {})
+    return inputs.having(**dict(zip(named, parts, strict=True)))
 
 
 @pytest.fixture(scope="module")
-def both(cells: dict[str, RecalibratedCell]) -> recalibration.Recalibrated:
+def both(cells: dict[str, RecalibratedCell]) -> Inputs:
     return gathered(cells, {"first", "second"})
 
 
-def test_findings_bear_the_published_names(both: recalibration.Recalibrated) -> None:
+def test_findings_bear_the_published_names(both: Inputs) -> None:
     found = recalibration.recalibration(both).findings
     rows = both.recalibrated.query("condition == 'clean'")
     skin = rows[rows["dataset"] == "skin"]
@@ -289,16 +295,14 @@ def test_only_primary_cells_enter_the_findings(cells: dict[str, RecalibratedCell
     assert np.isnan(one.findings["mean_absolute_ece_reduction.low"])
     none = gathered(cells, set())
     for name in RECALIBRATION_STUDIES:
-        study = getattr(recalibration, name)(none)
+        study = RECALIBRATION_STUDIES[name](none)
         assert study.sentence.startswith("Not run: no primary cell")
         assert not study.findings
 
 
-def test_every_study_is_written_with_sentence_and_figure(
-    both: recalibration.Recalibrated, tmp_path: Path
-) -> None:
+def test_every_study_is_written_with_sentence_and_figure(both: Inputs, tmp_path: Path) -> None:
     for name in RECALIBRATION_STUDIES:
-        study = getattr(recalibration, name)(both)
+        study = RECALIBRATION_STUDIES[name](both)
         assert study.sentence.endswith(".")
         assert "nan" not in study.sentence
         write_study(tmp_path / "s.parquet", tmp_path / "s.svg", name, study)
@@ -307,9 +311,7 @@ def test_every_study_is_written_with_sentence_and_figure(
         assert "mathdefault" not in svg  # mathematics is shown as it is written
 
 
-def test_under_stress_and_elsewhere_ece_is_reported_by_kind(
-    both: recalibration.Recalibrated,
-) -> None:
+def test_under_stress_and_abroad_ece_is_told_by_kind(both: Inputs) -> None:
     study = recalibration.recalibration_under_stress(both)
     chosen = study.table[study.table["method"] == CHOSEN]
     for kind, pairs in (("clean", 2), ("degraded", 2), ("shift", 2)):
@@ -321,16 +323,14 @@ def test_under_stress_and_elsewhere_ece_is_reported_by_kind(
     assert study.findings["degraded.mean_ece_after"] > study.findings["clean.mean_ece_after"]
 
 
-def test_a_target_without_cases_to_give_is_drawn_as_it_is(
-    both: recalibration.Recalibrated, tmp_path: Path
-) -> None:
-    few = replace(both, cases=both.cases[both.cases["cases"] == 0])
+def test_a_target_without_cases_to_give_is_drawn_as_it_is(both: Inputs, tmp_path: Path) -> None:
+    few = both.having(recalibration_cases=both.recalibration_cases.query("cases == 0"))
     study = recalibration.recalibration_on_target(few)
     assert "recalibrated at the source" in study.sentence
     write_study(tmp_path / "s.parquet", tmp_path / "s.svg", "recalibration_on_target", study)
 
 
-def test_the_curve_sums_up_the_sizes_that_every_cell_has(both: recalibration.Recalibrated) -> None:
+def test_the_curve_sums_up_the_sizes_that_every_cell_has(both: Inputs) -> None:
     study = recalibration.recalibration_cases(both)
     sizes = [int(name.split(".")[-1]) for name in study.findings if "chosen" in name]
     assert {20, 300} <= set(sizes)

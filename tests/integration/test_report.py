@@ -28,10 +28,8 @@ from crsbench.report.charts import chart_rows
 from crsbench.report.figures import latex_text, markdown_table
 from crsbench.report.leaderboard import axis_cells, seed_interval
 from crsbench.report.material import MadeStudy
-from crsbench.report.notes import NOTES, THEMES
 from crsbench.score import load_scoring
 from crsbench.score.tables import score_tables
-from crsbench.studies import STUDIES
 from crsbench.studies.reproduction import COLUMNS
 
 NO_FIGURES = pd.DataFrame(columns=COLUMNS)
@@ -353,11 +351,6 @@ def test_figures_for_papers_are_the_same_bytes_each_time(
     assert len(rows) == 2 + 3
     assert rows[-1].startswith("| – | C (floor) | – |")
     assert [row.split(" | ")[-1] for row in rows[2:]] == ["unknown |", "unknown |", "no |"]
-
-
-def test_every_study_has_a_note_for_the_report() -> None:
-    assert set(STUDIES) <= set(NOTES)
-    assert {note.theme for note in NOTES.values()} <= set(THEMES)
 
 
 def test_reliability_after_recalibration_pools_labels_by_their_cases(

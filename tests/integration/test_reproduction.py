@@ -13,7 +13,6 @@ import yaml
 from crsbench.config.model import Config
 from crsbench.core.errors import UserError
 from crsbench.core.files import write_table
-from crsbench.studies import STUDIES, run_study
 from crsbench.studies.base import write_study
 from crsbench.studies.reproduction import (
     OwnFigures,
@@ -22,7 +21,7 @@ from crsbench.studies.reproduction import (
     scorecard,
     write_tsv,
 )
-from worlds.studies import World
+from worlds.studies import STUDIES, World
 
 NOT_OF_TABLES = {"recalibration", "depth_sweep", "adaptation"}
 
@@ -42,7 +41,7 @@ def own_of(world: World, folder: Path, synthetic: bool = False) -> OwnFigures:
     files = []
     for name in STUDIES:
         files.append(folder / f"{name}.parquet")
-        write_study(files[-1], folder / f"{name}.svg", name, run_study(name, inputs))
+        write_study(files[-1], folder / f"{name}.svg", name, STUDIES[name](inputs))
     return own_figures(world.tables(), world.scoring, files, world.floors, synthetic)
 
 

@@ -20,7 +20,8 @@ from crsbench.core.errors import UserError, user_error_boundary
 from crsbench.core.files import atomic_write, read_json, read_table, write_json, write_table
 from crsbench.features.store import FeatureWriter, read_features
 from crsbench.probes import FittedProbe
-from crsbench.studies.base import not_run, read_figure, write_study
+from crsbench.studies.base import read_figure, write_study
+from crsbench.studies.registry import not_run
 
 
 def test_two_writers_of_one_file_never_mix(tmp_path: Path) -> None:
@@ -137,7 +138,7 @@ FORMATS: dict[str, tuple[Callable[[Path], None], Callable[[Path], Any]]] = {
     "table": (lambda file: write_table(file, FRAME, {"sentence": "It is."}), read_table),
     "features": (lambda file: write_features(file, 3, 2), read_features),
     "figure": (
-        lambda file: write_study(file.with_name("t"), file, "s", not_run(["x"], "no")),
+        lambda file: write_study(file.with_name("t"), file, "s", not_run("no")),
         read_figure,
     ),
     "probe": (lambda file: PROBE.save(file), FittedProbe.load),

@@ -10,7 +10,8 @@ import yaml
 
 from crsbench.config.overlap import Overlaps, mark, summary
 from crsbench.core.files import read_table
-from crsbench.studies.base import Study, write_study
+from crsbench.studies.base import write_study
+from crsbench.studies.registry import Study
 
 SOURCE = {"included": True, "source": "its card"}
 ENCODERS = {

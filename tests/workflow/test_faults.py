@@ -218,7 +218,8 @@ def test_no_optional_study_stands_before_the_score_and_a_cell_left_out_leaves_th
         counts = panel.finish("-n", "--quiet", "host", *arguments)
         return set(re.findall(r"^([\w@.-]+) +\d+$", counts, re.MULTILINE))
 
-    optional = {"adapt", "adapted_runs", "depth_features", "depth_runs", "recalibrate", "beyond"}
+    optional = {"adapt", "adapted_runs", "depth_features", "depth_runs", "recalibrate"}
+    optional |= {"studies_of_kept_predictions", "studies_of_features"}
     controls = {f"control_runs_{encoder}@{DATASET}" for encoder in ENCODERS}
     assert rules_of() >= optional | controls | {"control_probes", "score_tables", "report"}
     assert rules_of("--", "crs") == {
@@ -227,5 +228,11 @@ def test_no_optional_study_stands_before_the_score_and_a_cell_left_out_leaves_th
     }
     left_out = f'without={{"{ENCODERS[1]}/{DATASET}": "adapt failed: it said why"}}'
     rest = rules_of("--config", left_out)
-    assert rest >= {"recalibrate", "beyond", "control_probes", "report", min(controls)}
+    assert rest >= {
+        "recalibrate",
+        "studies_of_features",
+        "studies_of_control_runs",
+        "report",
+        min(controls),
+    }
     assert not rest & {"adapt", "adapted_runs", "depth_features", "depth_runs", max(controls)}

@@ -19,14 +19,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 
 from crsbench.calibration import METHODS
 from crsbench.core.files import read_table, verify_checksum
 from crsbench.data.manifest import read_manifest
 from crsbench.evaluation.predictions import read_predictions
 from crsbench.metrics.discrimination import macro_auroc
-from crsbench.studies import STUDIES, case_study_names
+from crsbench.studies import studies
 from worlds.projects import (
     Project,
     Snakemake,
@@ -34,11 +33,12 @@ from worlds.projects import (
     own_encoder,
     refused,
 )
-from worlds.workflow import HOME, rules_of_workflow, snakemake_command
+from worlds.workflow import rules_of_workflow, snakemake_command
 
-CASE_STUDIES = case_study_names(
-    yaml.safe_load((HOME / "config/demo.yaml").read_text("utf-8"))["studies"]
-)
+CASE_STUDIES = [
+    name for name, one in studies().items() if one.job in ("kept_predictions", "features")
+]
+OF_TABLES = [name for name, one in studies().items() if one.job == "tables"]
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def test_the_report_is_one_offline_page_that_marks_what_is_synthetic(finished: P
 
 
 def test_every_study_has_a_table_a_sentence_and_a_figure(finished: Project) -> None:
-    for name in [*STUDIES, *CASE_STUDIES]:
+    for name in [*OF_TABLES, *CASE_STUDIES]:
         _, metadata = read_table(finished.results / f"studies/{name}.parquet")
         assert metadata["sentence"].endswith("."), name
         assert (finished.results / f"studies/{name}.svg").read_text("utf-8").startswith("<svg")
@@ -232,7 +232,7 @@ def test_studies_that_are_not_asked_for_leave_no_trace(project: Project) -> None
     project.edit("config", lambda config: config["studies"].pop("operating_points"))
     listed = project.run("-n", "--quiet", "progress", "--summary").stdout
     assert not [name for name in CASE_STUDIES if f"studies/{name}.parquet" in listed]
-    assert "beyond" not in listed
+    assert "studies_of_features" not in listed
 
 
 def test_a_subgroup_column_that_no_data_set_has_is_reported(project: Project) -> None:
@@ -425,8 +425,15 @@ def test_a_new_encoder_reruns_no_existing_cell(project: Project) -> None:
         **{"features": 2, "shift_features": 1, "probes": 4},
         **{"run": 2 * 2 * (4 + 4), "shift_run": 2 * 2},
         **{"kept_predictions": 2 * 2, "runs_table": 1, "score_tables": 1, "studies_of_tables": 1},
-        **{"recalibrate": 2, "recalibration_studies": 1},
-        **{"beyond": 1, "reproduction": 1, "case_bootstrap": 1, "report": 1, "all": 1},
+        **{"recalibrate": 2, "studies_of_recalibrated_cells": 1},
+        **{
+            "studies_of_kept_predictions": 1,
+            "studies_of_features": 1,
+            "reproduction": 1,
+            "case_bootstrap": 1,
+            "report": 1,
+            "all": 1,
+        },
     }
     encoders = set(re.findall(r"encoder=(\w+)", ended.stdout))
     assert encoders == {"more"}
@@ -454,7 +461,8 @@ def test_changed_anchors_rerun_the_scores_only(project: Project, home: Path) -> 
     text = (home / "config/scoring.yaml").read_text("utf-8")
     scoring.write_text(text.replace("zero: 0.30", "zero: 0.25"), "utf-8")
     project.edit("config", lambda config: config.update(scoring=str(scoring)))
-    made_from_scores = ("score_tables", "studies_of_tables", "beyond", "reproduction")
+    made_from_scores = ("score_tables", "studies_of_tables", "reproduction")
+    made_from_scores += ("studies_of_kept_predictions", "studies_of_features")
     made_from_scores += ("report", "all")
     assert planned(project.run("-n")) == dict.fromkeys(made_from_scores, 1)
 

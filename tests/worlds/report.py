@@ -10,10 +10,9 @@ import pandas as pd
 
 from crsbench.config.model import Config
 from crsbench.report.material import MadeStudy, Material
-from crsbench.studies import STUDIES, run_study
 from crsbench.studies.base import write_study
 from crsbench.studies.reproduction import load_published, own_figures, scorecard
-from worlds.studies import World
+from worlds.studies import STUDIES, World
 
 
 def synthetic_material(config: Config, folder: Path, world: World | None = None) -> Material:
@@ -26,7 +25,7 @@ def synthetic_material(config: Config, folder: Path, world: World | None = None)
     studies = {}
     for name in STUDIES:
         table, figure = folder / f"{name}.parquet", folder / f"{name}.svg"
-        write_study(table, figure, name, run_study(name, inputs))
+        write_study(table, figure, name, STUDIES[name](inputs))
         studies[name] = MadeStudy.read(table, figure)
     files = [folder / f"{name}.parquet" for name in STUDIES]
     own = own_figures(tables, world.scoring, files, world.floors, synthetic=True)

@@ -18,7 +18,8 @@ from crsbench.config.model import Config
 from crsbench.evaluation.runs import RUN_COLUMNS
 from crsbench.score import Scoring, load_scoring
 from crsbench.score.tables import score_tables
-from crsbench.studies.base import Inputs
+from crsbench.studies import studies
+from crsbench.studies.inputs import Inputs
 from worlds.workflow import HOME
 
 SCORING_FILE = HOME / "config" / "scoring.yaml"
@@ -72,7 +73,7 @@ class World:
                 {name: dict(entry.spec) for name, entry in entries.items()}
                 for entries in (config.encoders, config.datasets, config.targets)
             ),
-            config.settings["studies"],
+            {"studies": config.settings["studies"]},
         )
 
     @property
@@ -86,17 +87,9 @@ class World:
 
     def inputs(self) -> Inputs:
         tables = self.tables()
-        return Inputs(
-            tables["runs"],
-            tables["axes"],
-            tables["crs"],
-            self.scoring,
-            None,
-            self.encoders,
-            self.datasets,
-            self.targets,
-            self.settings,
-        )
+        own = Inputs(self.encoders, self.datasets, self.targets, self.settings)
+        parts = {name: tables[name] for name in ("runs", "axes", "crs")}
+        return own.having(**parts, scoring=self.scoring, reference=None)
 
     def only(self, encoders: list[str], datasets: list[str] | None = None) -> World:
         """The same world with fewer encoders and data sets."""
@@ -113,3 +106,7 @@ class World:
         """The same world with some of its encoders called floors."""
         changed = {name: {**self.encoders[name], "group": "floor"} for name in names}
         return replace(self, encoders={**self.encoders, **changed})
+
+
+STUDIES = {name: one for name, one in studies().items() if one.needs == ("tables",)}
+"""The studies that need nothing but the tables."""

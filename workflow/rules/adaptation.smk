@@ -3,15 +3,7 @@ from dataclasses import asdict
 
 from crsbench.adaptation.settings import Recipe
 
-
-localrules:
-    adaptation,
-
-
 ADAPTATION = CONFIG.settings.get("adaptation", {"in_report": False, "target_modules": {}})
-ADAPTATION_STUDIES = ["adaptation", "adaptation_axes"]
-if ADAPTATION["in_report"]:
-    STUDY_NAMES += ADAPTATION_STUDIES
 ADAPTER_FILES = [
     f"{LAYOUT.adapter}/adapter_{name}" for name in ("model.safetensors", "config.json")
 ]
@@ -89,33 +81,3 @@ rule adapted_runs:
         settings=settings_of_adapted,
     script:
         "../scripts/adapted_runs.py"
-
-
-rule adaptation:
-    input:
-        frozen=[LAYOUT.run_file(run) for run in GRID.adapted_runs()],
-        adapted=sorted(
-            {
-                LAYOUT.at(
-                    LAYOUT.adapted_runs,
-                    encoder=run.encoder,
-                    dataset=run.dataset,
-                    seed=run.seed,
-                    percent=run.percent,
-                )
-                for run in GRID.adapted_runs()
-            }
-        ),
-        scoring=CONFIG.scoring_file,
-    output:
-        tables=expand(LAYOUT.study, study=ADAPTATION_STUDIES),
-        figures=expand(LAYOUT.study_figure, study=ADAPTATION_STUDIES),
-    log:
-        LAYOUT.log("studies", "adaptation"),
-    conda:
-        "../../envs/cpu.yaml"
-    params:
-        **PANEL,
-        recipe=ADAPTATION,
-    script:
-        "../scripts/adaptation.py"

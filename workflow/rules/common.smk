@@ -50,7 +50,6 @@ GRID = Grid(CONFIG)
 LAYOUT = Layout(CONFIG.results)
 CONSOLE = Console()
 PLANNED_WEIGHTS = {}
-STUDY_NAMES = []  # each file of rules adds the studies that it makes
 
 
 def any_of(names):

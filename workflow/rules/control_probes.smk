@@ -1,4 +1,4 @@
-# The runs under other classifiers than the logistic probe, and whether they rank encoders as it does.
+# The runs under other classifiers than the logistic probe.
 from crsbench.evaluation.control_probes import CellFiles
 
 CONTROL = CONFIG.control_probes
@@ -19,8 +19,6 @@ def files_of_cell(cell):
 
 
 if CONTROL is not None:
-    STUDY_NAMES.append("control_probes")
-
     # Starting a process takes seconds; a job takes as many cells as the config says.
     for cells in GRID.batches(CONTROL["cells_per_job"]):
 
@@ -49,23 +47,3 @@ if CONTROL is not None:
                 files=[files_of_cell(cell) for cell in cells],
             script:
                 "../scripts/control_runs.py"
-
-    rule control_probes:
-        input:
-            control=[LAYOUT.control_file(cell) for cell in GRID.cells],
-            runs=table("runs"),
-            axes=table("axes"),
-            crs=table("crs"),
-            scoring=CONFIG.scoring_file,
-        output:
-            runs=table("control_runs"),
-            study=LAYOUT.at(LAYOUT.study, study="control_probes"),
-            figure=LAYOUT.at(LAYOUT.study_figure, study="control_probes"),
-        log:
-            LAYOUT.log("studies", "control_probes"),
-        conda:
-            "../../envs/cpu.yaml"
-        params:
-            **PANEL,
-        script:
-            "../scripts/control_probes.py"

@@ -7,7 +7,6 @@ REPORT_TABLES += ["reliability"] if GRID.recalibrated else []
 
 
 localrules:
-    studies,
     reproduction,
     report,
     figures,
@@ -17,11 +16,6 @@ PAPER_FILES = [
     *expand("{name}.{kind}", name=["profiles", "ranks", "rank_probability"], kind=["svg", "pdf"]),
     *("leaderboard.md", "leaderboard.tex"),
 ]
-
-
-rule studies:
-    input:
-        expand(LAYOUT.study, study=STUDY_NAMES),
 
 
 rule reproduction:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from crsbench.calibration import METHODS
+from crsbench.calibration import CHOSEN, METHODS, NONE, SOURCE
 from crsbench.calibration.calibrators import Calibrator
-from crsbench.calibration.selection import NONE, brier_by_method, fit_all, least, out_of_fold
+from crsbench.calibration.selection import brier_by_method, fit_all, least, out_of_fold
 from crsbench.config.layout import RECALIBRATED_PARTS
 from crsbench.core.hashing import sha256_number
 from crsbench.core.names import CLEAN
@@ -26,12 +26,6 @@ from crsbench.evaluation.runs import Predicted, RunFiles, predict_run
 from crsbench.metrics.arrays import Task
 from crsbench.metrics.calibration_error import N_BINS
 from crsbench.metrics.run_metrics import RunMetrics, renormalised, run_metrics
-
-CHOSEN = "chosen"
-"""In place of a method's name: for each seed the one that cross-validation chose."""
-
-SOURCE = "source"
-"""On a shift target: the method chosen, and fitted, on the source's calibration set."""
 
 MEASURES = ["n_test", "ece", "ece_if_calibrated", "brier", "log_loss", "macro_auroc"]
 RECALIBRATED_COLUMNS = [

@@ -14,8 +14,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy.optimize import brentq
 
+from crsbench.calibration import NONE
 from crsbench.calibration.calibrators import Calibrator
-from crsbench.calibration.selection import NONE, brier_by_method, fit_all, least, out_of_fold
+from crsbench.calibration.selection import brier_by_method, fit_all, least, out_of_fold
 from crsbench.core.errors import UserError
 from crsbench.core.files import atomic_write, write_table
 from crsbench.core.names import number

@@ -73,6 +73,7 @@ def load_config(
         left_out=left_out,
         lacking=lacking,
         registries=registries,
+        dataset_specs=dataset_specs,
     )
     check_relations(config, encoder_file, dataset_specs)
     named = [settings["studies"]["baseline_encoder"]]

@@ -162,6 +162,8 @@ class Config:
     """By section of the settings the names that it lost because the panel lacks them."""
     registries: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The text of the files of `encoders` and `datasets` as they were read."""
+    dataset_specs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    """Every entry of the data sets' registry, those outside the panel too."""
 
     @property
     def data_root(self) -> Path:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats as scipy_stats
+import scipy  # which loads `scipy.stats` at its first use
 
 from crsbench.core.hashing import sha256_number
 
@@ -42,13 +42,13 @@ def kendall_tau(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     Without ties it is 1 − 2 · inverted / pairs.
     """
     a, b = _paired(a, b)
-    return float(scipy_stats.kendalltau(a, b).statistic) if _both_vary(a, b) else float("nan")
+    return float(scipy.stats.kendalltau(a, b).statistic) if _both_vary(a, b) else float("nan")
 
 
 def spearman_rho(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     """Spearman's ρ of two (n,) series; NaN for fewer than two values or a constant series."""
     a, b = _paired(a, b)
-    return float(scipy_stats.spearmanr(a, b).statistic) if _both_vary(a, b) else float("nan")
+    return float(scipy.stats.spearmanr(a, b).statistic) if _both_vary(a, b) else float("nan")
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Interval(NamedTuple):
 
 def student_quantile(df: int, level: float = 0.95) -> float:
     """The t that |T| stays below with the probability `level`, T of Student's law with `df`."""
-    return float(scipy_stats.t.ppf((1 + level) / 2, df))
+    return float(scipy.stats.t.ppf((1 + level) / 2, df))
 
 
 def t_interval(values: npt.ArrayLike, level: float = 0.95) -> Interval:
@@ -151,7 +151,7 @@ def welch_test(a: npt.ArrayLike, b: npt.ArrayLike, level: float = 0.95) -> Welch
         raise ValueError(f"Welch's test needs two values in each group, got {len(a)} and {len(b)}")
     if np.ptp(a) == 0 and np.ptp(b) == 0:
         raise ValueError("Welch's test needs a group whose values vary")
-    test = scipy_stats.ttest_ind(a, b, equal_var=False)
+    test = scipy.stats.ttest_ind(a, b, equal_var=False)
     interval = test.confidence_interval(level)
     return WelchTest(
         mean_a=float(a.mean()),
@@ -186,7 +186,7 @@ def pearson(a: npt.ArrayLike, b: npt.ArrayLike, level: float = 0.95) -> Correlat
     nan = float("nan")
     if not _both_vary(a, b):
         return Correlation(nan, nan, nan, nan, len(a))
-    result = scipy_stats.pearsonr(a, b)
+    result = scipy.stats.pearsonr(a, b)
     low, high = result.confidence_interval(level) if len(a) > 3 else (nan, nan)
     return Correlation(
         float(result.statistic), float(low), float(high), float(result.pvalue), len(a)

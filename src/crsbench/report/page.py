@@ -17,8 +17,8 @@ from crsbench.core.plotting import GROUP_COLOURS
 from crsbench.report import charts, headline
 from crsbench.report.leaderboard import AXIS_COLUMNS, MARKS, leaderboards, marks_of
 from crsbench.report.material import Material
-from crsbench.report.notes import THEMES, note_of
 from crsbench.report.views import SHOWN_ROWS, download, svg_image, svg_size, table_view
+from crsbench.studies.registry import THEMES, studies
 
 COVERED = ("movers", "label_efficiency", "weight_sensitivity")
 """Studies that an interactive chart shows too: their printed figure is folded away."""
@@ -144,9 +144,10 @@ def _left_out(material: Material) -> list[dict[str, str]]:
 def _themes(material: Material) -> list[dict[str, Any]]:
     """The sections with their studies, in the order of the themes; a theme without any is kept
     for its charts."""
+    known = studies()
     by_theme: dict[str, list[dict[str, Any]]] = {theme: [] for theme in THEMES}
     for name, study in material.studies.items():
-        note = note_of(name)
+        note = known[name]
         width, height = svg_size(study.figure) if study.figure else (0.0, 1.0)
         by_theme[note.theme].append(
             {

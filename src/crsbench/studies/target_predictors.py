@@ -9,39 +9,51 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from matplotlib.figure import Figure
 
+from crsbench.core.names import SEED_MEAN
 from crsbench.core.plotting import short
 from crsbench.metrics.statistics import spearman_rho
 from crsbench.score import AXES
-from crsbench.studies.base import MIN_ENCODERS, Finding, Inputs, Study, not_run, number
+from crsbench.studies.base import MIN_ENCODERS, number
 from crsbench.studies.external_validity import without_shift
-from crsbench.studies.figures import panels
+from crsbench.studies.figures import Figure, panels
+from crsbench.studies.inputs import Inputs
+from crsbench.studies.registry import Finding, Study, fields, not_run, study
+from crsbench.studies.shift_detection import shift_detection
 
-COLUMNS = [
-    *("dataset", "target", "predictor", "n_encoders", "spearman_rho", "low", "high"),
-    *("loo_rho_min", "loo_rho_max", "loo_error", "loo_error_of_mean"),
-]
 FEW_ENCODERS = 20
 """Below it the sentence warns: the interval of a ρ of 0.5 over 20 encoders is about ±0.4."""
 
 FloatArray = npt.NDArray[np.float64]
 
 
-def target_predictors(inputs: Inputs, alarms: pd.DataFrame | None = None) -> Study:
+@study(
+    title="What predicts the AUROC at another hospital?",
+    theme="elsewhere",
+    needs=("tables", "features"),
+    columns=fields(str, "dataset target predictor")
+    | fields(int, "n_encoders")
+    | fields(float, "spearman_rho low high loo_rho_min loo_rho_max loo_error loo_error_of_mean"),
+    limit="Many predictors, few encoders: the best of them is partly best by chance.",
+    wanted=lambda settings: bool(settings["studies"].get("target_predictors")),
+)
+def target_predictors(inputs: Inputs) -> Study:
     """Spearman's ρ and leave-one-encoder-out error of every source-side summary, for each target.
 
     Summaries: macro-AUROC, the four axes and the CRS (robustness and CRS as if there were no shift
-    target), the AUROC under the worst degraded condition, and with the table of shift detection the
-    shift of the features. The error is the mean |observed − predicted| target AUROC of each encoder
-    by the straight line through the others; `loo_error_of_mean` predicts their mean.
+    target), the AUROC under the worst degraded condition, and where the config has shift detection
+    the shift of the features. The error is the mean |observed − predicted| target AUROC of each
+    encoder by the straight line through the others; `loo_error_of_mean` predicts their mean.
     """
     if not inputs.shifts:
-        return not_run(COLUMNS, "no data set of this run names a shift target")
-    records, sentences = [], []
+        return not_run("no data set of this run names a shift target")
+    detected = None
+    if inputs.settings["studies"].get("shift_detection"):
+        detected = shift_detection(inputs).table
+    records, told = [], []
     findings: dict[str, Finding] = {}
     for dataset, target in inputs.shifts:
-        frame = _summaries(inputs, dataset, target, alarms)
+        frame = _summaries(inputs, dataset, target, detected)
         if len(frame) < MIN_ENCODERS:
             continue
         elsewhere = frame.pop("target_auroc").to_numpy()
@@ -58,25 +70,25 @@ def target_predictors(inputs: Inputs, alarms: pd.DataFrame | None = None) -> Stu
         }
         sentences.append(_sentence(inputs, dataset, target, rows))
     if not records:
-        return not_run(COLUMNS, "fewer than three ranked encoders have a score and a target AUROC")
-    table = pd.DataFrame(records)[COLUMNS]
-    return Study(table, " ".join(sentences), findings, lambda figure: _draw(figure, inputs, table))
+        return not_run("fewer than three ranked encoders have a score and a target AUROC")
+    table = pd.DataFrame(records)
+    return Study(table, " ".join(told), findings, lambda figure: _draw(figure, inputs, table))
 
 
 def _summaries(
-    inputs: Inputs, dataset: str, target: str, alarms: pd.DataFrame | None
+    inputs: Inputs, dataset: str, target: str, detected: pd.DataFrame | None
 ) -> pd.DataFrame:
     """A row an encoder with all summaries and its `target_auroc`; incomplete ones are left out."""
     panel = without_shift(inputs.panel)
     frame = panel.scored(dataset).set_index("encoder")[["macro_auroc", "crs"]]
     frame.columns = ["auroc", "crs_without_shift"]
-    axes = panel.axes[(panel.axes["dataset"] == dataset) & (panel.axes["seed"] == -1)]
+    axes = panel.axes[(panel.axes["dataset"] == dataset) & (panel.axes["seed"] == SEED_MEAN)]
     axes = axes.set_index("encoder")
     for name in AXES:
         frame[f"axis_{name}"] = axes[f"axis_{name}"]
     frame["worst_condition_auroc"] = axes["macro_auroc"] - axes["worst_drop"]
-    if alarms is not None:
-        own = alarms[(alarms["dataset"] == dataset) & (alarms["condition"] == target)]
+    if detected is not None:
+        own = detected[(detected["dataset"] == dataset) & (detected["condition"] == target)]
         for score, rows in own.groupby("score"):
             rows = rows.set_index("encoder")
             frame[f"feature_shift_{score}"] = rows["distance_ratio"]
