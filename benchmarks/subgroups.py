@@ -65,7 +65,7 @@ def hospitals(count: int, n: int, separation: float, replicates: int) -> dict:
             )
             for name, of in {"clean": SEPARATION, "elsewhere": separation}.items()
         }
-        cell = cell_of(tests, [(calibration, shown[0])], targets=("abroad",))
+        cell = cell_of(tests, [(calibration, shown[0])], targets=("elsewhere",))
         points = operating_points_of(cell, {"a": ["a"]}, AIM)
         for name, row in (
             ("sensitivity", points[1]),

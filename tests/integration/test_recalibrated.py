@@ -311,7 +311,7 @@ def test_every_study_is_written_with_sentence_and_figure(both: Inputs, tmp_path:
         assert "mathdefault" not in svg  # mathematics is shown as it is written
 
 
-def test_under_stress_and_abroad_ece_is_told_by_kind(both: Inputs) -> None:
+def test_under_stress_and_elsewhere_ece_is_reported_by_kind(both: Inputs) -> None:
     study = recalibration.recalibration_under_stress(both)
     chosen = study.table[study.table["method"] == CHOSEN]
     for kind, pairs in (("clean", 2), ("degraded", 2), ("shift", 2)):

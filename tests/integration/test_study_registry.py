@@ -70,17 +70,17 @@ def test_the_workflows_process_loads_no_drawing_library() -> None:
 
 
 def test_a_study_of_no_theme_or_a_taken_name_is_refused() -> None:
-    told = {"title": "", "limit": "", "columns": {}}
+    said = {"title": "", "limit": "", "columns": {}}
     with pytest.raises(ValueError, match="no theme or need"):
-        study(theme="none", needs=("tables",), **told)
+        study(theme="none", needs=("tables",), **said)
     with pytest.raises(ValueError, match="no theme or need"):
-        study(theme="sure", needs=("images",), **told)
+        study(theme="sure", needs=("images",), **said)
 
     def floors(inputs: object) -> Study:
         raise NotImplementedError
 
     with pytest.raises(ValueError, match="two studies are called floors"):
-        study(theme="sure", needs=("tables",), **told)(floors)
+        study(theme="sure", needs=("tables",), **said)(floors)
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -150,7 +150,7 @@ def test_a_hospital_shift_shows_as_a_missed_promise_and_no_shift_does_not() -> N
         p = softmax(np.stack([np.zeros(n), evidence], axis=1))[None]
         tests[name] = a_test_set(truth, p, classes=("no", "yes"), key=name)
         scores[name] = truth, p[0]
-    cell = cell_of(tests, [scores["clean"]], classes=("no", "yes"), targets=("same", "abroad"))
+    cell = cell_of(tests, [scores["clean"]], classes=("no", "yes"), targets=("same", "elsewhere"))
     records = operating_points_of(cell, {"yes": ["yes"]}, Aim("sensitivity", 0.9))
     table = operating_points.table(records).set_index("condition")
     assert table.loc["clean", "sensitivity"] == pytest.approx(0.9, abs=1e-3)
@@ -167,8 +167,10 @@ def test_a_target_is_the_sum_of_its_classes_and_needs_them_all_elsewhere() -> No
     random = np.random.default_rng(4)
     truth, p = drawn_cases(random, 200, seeds=2)
     home = a_test_set(truth, p)
-    abroad = a_test_set(truth[:, :2], p[:, :, :2], classes=CLASSES[:2])
-    cell = cell_of({"clean": home, "far": abroad}, [(truth, p[0]), (truth, p[1])], targets=("far",))
+    elsewhere = a_test_set(truth[:, :2], p[:, :, :2], classes=CLASSES[:2])
+    cell = cell_of(
+        {"clean": home, "far": elsewhere}, [(truth, p[0]), (truth, p[1])], targets=("far",)
+    )
     records = operating_points_of(cell, {"b or c": ["b", "c"]}, Aim("specificity", 0.8))
     table = operating_points.table(records)
     assert table.loc[0, "prevalence"] == pytest.approx(1 - truth[:, 0].mean())
@@ -376,7 +378,7 @@ def test_images_are_chosen_by_their_ids_alone() -> None:
     assert chosen & set(ids[:50]) <= set(ids[:50][chosen_images(ids[:50], 30)])
 
 
-def test_shift_detection_finds_what_is_foreign_and_nothing_where_nothing_is() -> None:
+def test_shift_detection_finds_what_is_external_and_nothing_where_nothing_is() -> None:
     random = np.random.default_rng(12)
 
     def seen(n: int, shift: float, name: str) -> SeenImages:

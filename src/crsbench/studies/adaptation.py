@@ -219,7 +219,7 @@ def _axes_sentence(aggregate: pd.DataFrame, findings: Mapping[str, Finding], inp
     moved = aggregate["crs_rank_frozen"] - aggregate["crs_rank_adapted"]
     farthest = moved.abs().idxmax()
     ranks = [int(aggregate.loc[farthest, f"crs_rank_{state}"]) for state in (FROZEN, ADAPTED)]
-    told = f"{inputs.title(farthest)} goes from rank {ranks[0]} to {ranks[1]}"
+    sentences = f"{inputs.title(farthest)} goes from rank {ranks[0]} to {ranks[1]}"
     if "kendall_tau" not in findings:
         return f"On the four axes, of {len(aggregate)} adapted encoders {sentences}."
     overlap = findings.get("top3_overlap")

@@ -66,8 +66,8 @@ def control_probes(inputs: Inputs) -> Study:
     if whole.empty or whole["n_encoders"].min() < MIN_ENCODERS:
         count = 0 if whole.empty else whole["n_encoders"].min()
         return not_run(too_few(count))
-    told = [_told(inputs, row, of_auroc) for row in whole.to_dict("records")]
-    sentence = f"By macro-AUROC in the aggregate, {'; '.join(told)}."
+    sentences = [_sentence(inputs, row, of_auroc) for row in whole.to_dict("records")]
+    sentence = f"By macro-AUROC in the aggregate, {'; '.join(sentences)}."
     shown = {name: values[name][AGGREGATE, AUROC] for name in runs}
     return Study(table, sentence, _findings(table), lambda figure: _draw(figure, inputs, shown))
 

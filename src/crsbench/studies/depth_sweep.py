@@ -98,7 +98,7 @@ def _findings(table: pd.DataFrame) -> dict[str, Finding]:
 def _sentence(inputs: Inputs, table: pd.DataFrame) -> str:
     best = _best_intermediate(table)
     better = best[best["gain"] > 0]
-    told = [
+    sentences = [
         f"{inputs.title(row.encoder)} on {inputs.title(row.dataset)} at {row.depth} % "
         f"({row.gain * POINTS:+.1f} points)"
         for row in better.itertuples()

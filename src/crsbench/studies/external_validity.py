@@ -36,8 +36,8 @@ def external_validity(inputs: Inputs) -> Study:
     for dataset, target in inputs.shifts:
         scores = panel.scored(dataset)[["encoder", "dataset", "crs", "macro_auroc"]]
         scores.columns = ["encoder", "dataset", "crs_without_shift", "source_auroc"]
-        abroad = inputs.shift_auroc(dataset, target)[["target_auroc"]].reset_index()
-        parts.append(scores.merge(abroad, on="encoder").assign(target=target))
+        elsewhere = inputs.shift_auroc(dataset, target)[["target_auroc"]].reset_index()
+        parts.append(scores.merge(elsewhere, on="encoder").assign(target=target))
     table = pd.concat(parts, ignore_index=True).dropna()
     table = table.sort_values(["dataset", "target", "encoder"], ignore_index=True)
     groups = table.groupby(["dataset", "target"], sort=True)

@@ -22,9 +22,9 @@ from crsbench.evaluation.runs import collect_runs
 from crsbench.score import Reference, Scoring, load_reference, load_scoring
 from crsbench.score.axes import BOTH_SIDES
 from crsbench.score.crs import Panel
-from crsbench.studies.registry import Row
 
 Entries = Mapping[str, Mapping[str, Any]]
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,7 +247,7 @@ class Inputs:
         return GROUP_COLOURS[self.group(encoder)]
 
     def shift_auroc(self, dataset: str, target: str) -> pd.DataFrame:
-        """Macro-AUROC at home and abroad by encoder, means over seeds at 100 % of the labels.
+        """Macro-AUROC at home and elsewhere by encoder, means over seeds at 100 % of the labels.
 
         Both are over the classes that are shared and defined on both sides, where the table of runs
         has them so (``source_macro_auroc`` and ``target_macro_auroc`` of the target's runs). Floors
@@ -258,12 +258,12 @@ class Inputs:
         """
         full = self.runs[(self.runs["dataset"] == dataset) & (self.runs["percent"] == 100)]
         full = self.without_floors(full).set_index(["encoder", "seed"])
-        abroad = full[full["condition"] == target]
-        if set(BOTH_SIDES) <= set(abroad.columns):
-            sides = abroad[list(BOTH_SIDES)].astype("float64")
+        elsewhere = full[full["condition"] == target]
+        if set(BOTH_SIDES) <= set(elsewhere.columns):
+            sides = elsewhere[list(BOTH_SIDES)].astype("float64")
             sides.columns = ["source_auroc", "target_auroc"]
         else:
-            sides = abroad[["macro_auroc"]].rename(columns={"macro_auroc": "target_auroc"})
+            sides = elsewhere[["macro_auroc"]].rename(columns={"macro_auroc": "target_auroc"})
             home = full.loc[full["condition"] == CLEAN, "macro_auroc"]
             sides.insert(0, "source_auroc", home.reindex(sides.index))
         by_encoder = sides.sort_index().groupby("encoder")

@@ -33,7 +33,7 @@ def leave_one_dataset_out(inputs: Inputs) -> Study:
     scores = scores[scores["dataset"] != AGGREGATE]
     datasets = sorted(scores["dataset"].unique())
     if len(datasets) < 2:
-        return not_run(f"{len(datasets)} data set leaves none to foretell it from")
+        return not_run(f"{len(datasets)} data set leaves none to predict it from")
     folds: dict[str, pd.DataFrame] = {}
     for dataset in datasets:
         held_out = scores[scores["dataset"] == dataset].set_index("encoder")["crs"]

@@ -268,7 +268,7 @@ def _rows(inputs: Inputs, cell: Cell) -> dict[str, list[Row]]:
     wanted=lambda settings: bool(settings["studies"].get("operating_points")),
 )
 def operating_points(inputs: Inputs) -> Study:
-    """Whether the promised rate is kept, on clean, degraded and foreign images."""
+    """Whether the promised rate is kept, on clean, degraded and external images."""
     table = operating_points.table(
         inputs.of_all(_rows, inputs.predicted_cells())["operating_points"]
     )
@@ -340,21 +340,21 @@ def net_benefit(inputs: Inputs) -> Study:
 def kept_promise(
     inputs: Inputs, shown: pd.DataFrame, column: str, promise: str
 ) -> tuple[str, dict[str, Finding]]:
-    """What is left of a promise on clean, degraded and foreign images, means over encoders."""
-    told = []
+    """What is left of a promise on clean, degraded and external images, means over encoders."""
+    sentences = []
     findings: dict[str, Finding] = {}
     for dataset, rows in shown.groupby("dataset", sort=False):
         means = rows.groupby("condition")[column].mean()
         findings |= {f"{dataset}.{condition}": float(value) for condition, value in means.items()}
-        foreign = [name for name in means.index if name in inputs.targets]
-        degraded = means.drop([name for name in (CLEAN, *foreign) if name in means.index])
+        external = [name for name in means.index if name in inputs.targets]
+        degraded = means.drop([name for name in (CLEAN, *external) if name in means.index])
         sentence = f"On {inputs.title(dataset)} {promise} comes to {number(means.get(CLEAN))} clean"
         if len(degraded):
             sentence += f", {number(degraded.min())} under {degraded.idxmin()}"
-        for name in foreign:
+        for name in external:
             sentence += f", {number(means[name])} on {inputs.title(name)}"
-        told.append(sentence + ".")
-    return " ".join(told), findings
+        sentences.append(sentence + ".")
+    return " ".join(sentences), findings
 
 
 def mean_by_condition(shown: pd.DataFrame, column: str) -> pd.DataFrame:

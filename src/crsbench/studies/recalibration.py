@@ -181,7 +181,7 @@ def pooled_curve(bins: pd.DataFrame) -> pd.DataFrame:
 
 
 @study(
-    title="Does the repair hold on degraded images and at other hospitals?",
+    title="Does the repair hold on degraded and external images?",
     theme="stress",
     needs=("recalibrated_cells",),
     columns=CELL_COLUMNS
@@ -191,15 +191,15 @@ def pooled_curve(bins: pd.DataFrame) -> pd.DataFrame:
     wanted=lambda settings: "recalibration" in settings,
 )
 def recalibration_under_stress(inputs: Inputs) -> Study:
-    """Whether calibrators fitted on clean images hold on degraded and foreign ones."""
+    """Whether calibrators fitted on clean images hold on degraded and external ones."""
     rows = by_method(inputs)
     by = rows.sort_values("seed").groupby([*CELL, "primary", "condition", "method"])
     table = by[["ece", "ece_if_calibrated"]].mean().reset_index()
     before = table[table["method"] == NONE].set_index([*CELL, "condition"])["ece"]
     table = table.join(before.rename("ece_before"), on=[*CELL, "condition"])
     table["reduction"] = table["ece_before"] - table["ece"]
-    abroad = table["condition"].isin(list(inputs.targets))
-    table["kind"] = np.where(abroad, "shift", "degraded")
+    elsewhere = table["condition"].isin(list(inputs.targets))
+    table["kind"] = np.where(elsewhere, "shift", "degraded")
     table.loc[table["condition"] == CLEAN, "kind"] = CLEAN
     table = _in_order(table, ["condition"])
     primary = table[table["primary"] & (table["method"] == CHOSEN)]
@@ -272,7 +272,7 @@ def recalibration_cases(inputs: Inputs) -> Study:
     wanted=lambda settings: "recalibration" in settings,
 )
 def recalibration_on_target(inputs: Inputs) -> Study:
-    """ECE abroad against the number of the target's own labelled cases.
+    """ECE elsewhere against the number of the target's own labelled cases.
 
     Tested on the groups of the target that give no cases: half of them, chosen by SHA-256.
     """

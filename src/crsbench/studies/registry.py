@@ -29,7 +29,7 @@ THEMES = {
     "labels": "Fewer labels",
     "elsewhere": "At another institution",
     "adapted": "Other depths, other training",
-    "choices": "How much hangs on design choices?",
+    "choices": "How much depends on design choices?",
     "floors": "Against a floor",
     "use": "In use",
 }

@@ -285,20 +285,20 @@ def selective_prediction(inputs: Inputs) -> Study:
     shown = shown[shown["aurc"].notna()]
     if shown.empty:
         return not_run("no test case of known truth")
-    told, findings = [], {}
+    sentences, findings = [], {}
     for dataset, rows in shown.groupby("dataset", sort=False):
         clean = rows[rows["condition"] == CLEAN]
         means = rows.groupby("condition")[["error", "aurc"]].mean()
         worst = means["aurc"].idxmax()
         findings[f"{dataset}.{CLEAN}.aurc"] = float(means.loc[CLEAN, "aurc"])
         findings[f"{dataset}.worst.aurc"] = float(means.loc[worst, "aurc"])
-        told.append(
+        sentences.append(
             f"On {inputs.title(dataset)} the mean risk over all coverages is "
             f"{number(clean['aurc'].mean())} against an error of {number(clean['error'].mean())} "
             f"without selection (at best {number(clean['aurc_oracle'].mean())}); under {worst} "
             f"it is {number(means.loc[worst, 'aurc'])} against {number(means.loc[worst, 'error'])}."
         )
-    return Study(table, " ".join(told), findings)
+    return Study(table, " ".join(sentences), findings)
 
 
 @study(
@@ -317,10 +317,10 @@ def risk_coverage(inputs: Inputs) -> Study:
     if clean.empty:
         return not_run("no test case of known truth")
     least, most = clean["coverage"].min(), clean["coverage"].max()
-    told = []
+    sentences = []
     for dataset, rows in clean.groupby("dataset", sort=False):
         risk = rows.groupby("coverage")["risk"].mean()
-        told.append(
+        sentences.append(
             f"On {inputs.title(dataset)} the risk falls from {number(risk[most])} at a coverage of "
             f"{most:.0%} to {number(risk[least])} at {least:.0%} (means over encoders)."
         )
@@ -334,7 +334,7 @@ def risk_coverage(inputs: Inputs) -> Study:
             panel.set_title(inputs.title(name))
         line_legend(figure, inputs, clean["encoder"].unique())
 
-    return Study(table, " ".join(told), {}, draw)
+    return Study(table, " ".join(sentences), {}, draw)
 
 
 @study(

@@ -93,7 +93,7 @@ def weight_sensitivity(inputs: Inputs) -> Study:
     columns=fields(float, " ".join(FACTOR_COLUMNS))
     | fields(str, "leader")
     | fields(float, "kendall_tau"),
-    limit="It says how much hangs on the anchors, not which are right.",
+    limit="It says how much depends on the anchors, not which are right.",
 )
 def anchor_sensitivity(inputs: Inputs) -> Study:
     """Leader and ranking of the aggregate CRS with the anchors ``zero`` moved, all combinations.

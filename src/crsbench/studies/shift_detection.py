@@ -1,4 +1,4 @@
-"""Shift detection: do an encoder's own features tell that an image is unlike training?
+"""Shift detection: do an encoder's own features show that an image is unlike training?
 
 Two scores that need no label: Mahalanobis's distance to the training features (Lee et al., NeurIPS
 2018, with one Gaussian for all classes), and the distance to the k-th nearest of them on the unit
@@ -230,27 +230,27 @@ def _seen(
     wanted=lambda settings: bool(settings["studies"].get("shift_detection")),
 )
 def shift_detection(inputs: Inputs) -> Study:
-    """How well each score tells degraded and foreign images from clean ones."""
+    """How well each score distinguishes degraded and external images from clean ones."""
     table = shift_detection.table(inputs.of_all(_rows, inputs.cells)["rows"])
     shown = inputs.without_floors(table)
     if shown.empty:
-        return not_run("there is no degraded or foreign condition")
-    told = []
+        return not_run("there is no degraded or external condition")
+    sentences = []
     findings: dict[str, Finding] = {}
     for score, rows in shown.groupby("score", sort=False):
         means = rows.groupby("condition")["auroc"].mean()
         findings |= {f"{score}.{condition}.auroc": float(v) for condition, v in means.items()}
         unseen = means[means < 0.6]
-        told.append(
-            f"{SCORES[score]} tells {means.idxmax()} best (AUROC {number(means.max())}) and "
+        sentences.append(
+            f"{SCORES[score]} finds {means.idxmax()} best (AUROC {number(means.max())}) and "
             f"{means.idxmin()} least ({number(means.min())}); {len(unseen)} of {len(means)} "
             "conditions stay below 0.6."
         )
     alarms = shown["flagged_clean"].mean()
-    told.append(f"On clean test images the alarms go off for {alarms:.1%}.")
+    sentences.append(f"On clean test images the alarms go off for {alarms:.1%}.")
 
     def draw(figure: Figure) -> None:
         best = shown[shown["score"] == "mahalanobis"]
         dots(figure, inputs, best, "condition", "auroc", "AUROC of detection", line=0.5)
 
-    return Study(table, " ".join(told), findings, draw)
+    return Study(table, " ".join(sentences), findings, draw)

@@ -37,7 +37,7 @@ def stress_calibration(inputs: Inputs) -> Study:
     limits = inputs.settings["studies"]["stress_calibration"]
     table = _table(inputs)
     if table.empty:
-        return not_run("no ranked encoder has runs on degraded or foreign images")
+        return not_run("no ranked encoder has runs on degraded or external images")
     quiet = table["auroc_loss"] < limits["auroc_loss"]
     table["silent"] = quiet & (table["ece_rise"] > limits["ece_rise"])
     cells = _cells(table)

@@ -579,7 +579,7 @@ def subgroup_gaps(inputs: Inputs) -> Study:
     | fields(float, " ".join(AXIS_NAMES))
     | fields(float, "equity low high equity_by_chance")
     | fields("string", "column group missing"),
-    limit="Equal performance of the groups at hand is not fairness of the care that follows.",
+    limit="Equal performance of these groups is not fairness of the care that follows.",
     wanted=lambda settings: (settings["studies"].get("subgroups") or {}).get("equity", False),
 )
 def equity(inputs: Inputs) -> Study:

@@ -50,7 +50,7 @@ def target_predictors(inputs: Inputs) -> Study:
     detected = None
     if inputs.settings["studies"].get("shift_detection"):
         detected = shift_detection(inputs).table
-    records, told = [], []
+    records, sentences = [], []
     findings: dict[str, Finding] = {}
     for dataset, target in inputs.shifts:
         frame = _summaries(inputs, dataset, target, detected)
@@ -72,7 +72,7 @@ def target_predictors(inputs: Inputs) -> Study:
     if not records:
         return not_run("fewer than three ranked encoders have a score and a target AUROC")
     table = pd.DataFrame(records)
-    return Study(table, " ".join(told), findings, lambda figure: _draw(figure, inputs, table))
+    return Study(table, " ".join(sentences), findings, lambda figure: _draw(figure, inputs, table))
 
 
 def _summaries(
