@@ -20,7 +20,8 @@ import numpy as np
 import pandas as pd
 
 from crsbench.calibration import METHODS
-from crsbench.calibration.cells import CellFiles, recalibrate_cell
+from crsbench.calibration.cells import recalibrate_cell
+from crsbench.evaluation.runs import CellFiles
 from crsbench.calibration.external_predictions import ece_interval
 from crsbench.calibration.likelihood import sigmoid, softmax
 from crsbench.calibration.selection import brier_by_method, fit_all, least, out_of_fold
@@ -76,7 +77,7 @@ def write_cell(folder: Path, n: int, n_classes: int, n_seeds: int) -> CellFiles:
                 values = np.zeros(WIDTH, dtype=np.float32)
                 values[:n_classes] = logits[row] * (1 + 0.05 * place)
                 writer.append(ids[row], values)
-    return CellFiles(str(manifest), probes, splits, features)
+    return CellFiles(str(manifest), splits, features, probes=probes)
 
 
 def cell_seconds(dataset: str, n_seeds: int) -> float:

@@ -24,7 +24,6 @@ from crsbench.core.files import read_json
 from crsbench.core.names import AGGREGATE
 from crsbench.data.splits import read_split
 from crsbench.evaluation.control_probes import (
-    CellFiles,
     ControlSettings,
     collect_control_runs,
     write_control_runs,
