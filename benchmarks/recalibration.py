@@ -21,13 +21,13 @@ import pandas as pd
 
 from crsbench.calibration import METHODS
 from crsbench.calibration.cells import recalibrate_cell
-from crsbench.evaluation.runs import CellFiles
 from crsbench.calibration.external_predictions import ece_interval
 from crsbench.calibration.likelihood import sigmoid, softmax
 from crsbench.calibration.selection import brier_by_method, fit_all, least, out_of_fold
 from crsbench.core.files import write_table
 from crsbench.core.threads import use_one_thread
 from crsbench.data.splits import write_split, write_test
+from crsbench.evaluation.runs import CellFiles
 from crsbench.features.store import FeatureWriter
 from crsbench.metrics.calibration_error import multiclass_ece, reliability_bins
 from crsbench.probes import FittedProbe

@@ -28,7 +28,7 @@ from crsbench.evaluation.control_probes import (
     collect_control_runs,
     write_control_runs,
 )
-from crsbench.evaluation.runs import RUN_COLUMNS, RunFiles, evaluate_run
+from crsbench.evaluation.runs import RUN_COLUMNS, CellFiles, RunFiles, evaluate_run
 from crsbench.probes.knn import NeighbourSettings
 from crsbench.probes.mlp import PerceptronSettings
 from crsbench.score import crs_table

@@ -18,7 +18,7 @@ from crsbench.evaluation.cases import TestedCases
 from crsbench.evaluation.predictions import read_predictions, read_test_set
 from crsbench.metrics.statistics import group_bootstrap
 from crsbench.studies.case_bootstrap import CASE_COLUMNS, PAIR_COLUMNS, case_bootstrap
-from tests.worlds.cells import some_cases
+from worlds.cells import some_cases
 
 
 def predicted(n: int = 90, seeds: int = 2, **quality: float) -> dict[str, TestedCases]:

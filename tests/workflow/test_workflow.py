@@ -271,7 +271,9 @@ def test_kept_predictions_give_the_auroc_of_the_runs(finished: Project) -> None:
     for run in runs.itertuples():
         file = finished.results / f"predictions/{run.encoder}/tints/seed{run.seed}.parquet"
         kept = read_predictions(file, {run.condition: manifest})[run.condition]
-        assert macro_auroc(kept.truth, kept.probabilities) == pytest.approx(run.macro_auroc, abs=1e-6)
+        assert macro_auroc(kept.truth, kept.probabilities) == pytest.approx(
+            run.macro_auroc, abs=1e-6
+        )
 
 
 def test_test_cases_are_resampled_about_the_auroc_of_the_table(finished: Project) -> None:

@@ -91,7 +91,9 @@ def cell_of(
     return CellCases("e", "d", task, classes, sets, tests, frozenset(targets))
 
 
-def simulated_panel(number: int, n: int, gap: float, broken: float, replicates: int = 200) -> CellCases:
+def simulated_panel(
+    number: int, n: int, gap: float, broken: float, replicates: int = 200
+) -> CellCases:
     """One simulated test set of patients with one or two images, with three subgroup columns.
 
     gap: what the women's separation lacks, with probabilities that know of it; broken: the factor

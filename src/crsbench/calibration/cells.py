@@ -171,7 +171,9 @@ class _Seed:
             found += self._fitted_on(target, labelled, tested)
         return found
 
-    def _fitted_on(self, target: str, labelled: TestedCases, tested: TestedCases) -> list[dict[str, Any]]:
+    def _fitted_on(
+        self, target: str, labelled: TestedCases, tested: TestedCases
+    ) -> list[dict[str, Any]]:
         chosen = _best(_cross_validated(labelled))
         return self._points(target, _fit(labelled), chosen, len(labelled), tested)
 

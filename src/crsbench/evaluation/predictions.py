@@ -66,9 +66,7 @@ def keep_predictions(
     write_table(output, pd.concat(parts, ignore_index=True), metadata)
 
 
-def read_predictions(
-    path: Path | str, tested: Mapping[str, Manifest]
-) -> dict[str, TestedCases]:
+def read_predictions(path: Path | str, tested: Mapping[str, Manifest]) -> dict[str, TestedCases]:
     """Read what one seed's probe says of the images of some conditions, as float32.
 
     tested: condition (`calibration` among them): the manifest of its images. UserError: the file

@@ -167,7 +167,8 @@ def _row(
         "p_rank1": cell("p_rank1", why=NO_RANK if row["floor"] else ONE_SEED),
         **{name: cell(name) for name in ("dominance", "proximity", "worst_axis", "macro_auroc")},
         "axes": {
-            name: of_axes.get(name, Entry(None, missing=reason or NO_VALUE)) for name in AXIS_COLUMNS
+            name: of_axes.get(name, Entry(None, missing=reason or NO_VALUE))
+            for name in AXIS_COLUMNS
         },
         "measures": {name: cell(name) for name in MEASURE_COLUMNS},
         "without_cell": "",
