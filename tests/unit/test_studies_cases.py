@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -14,11 +15,13 @@ from sklearn.metrics import roc_auc_score
 from crsbench.core.errors import UserError
 from crsbench.core.files import write_table
 from crsbench.data.manifest import read_manifest
-from crsbench.evaluation.cases import TestedCases
 from crsbench.evaluation.predictions import read_predictions, read_test_set
 from crsbench.metrics.statistics import group_bootstrap
 from crsbench.studies.case_bootstrap import CASE_COLUMNS, PAIR_COLUMNS, case_bootstrap
 from worlds.cells import some_cases
+
+if TYPE_CHECKING:
+    from crsbench.evaluation.cases import TestedCases
 
 
 def predicted(n: int = 90, seeds: int = 2, **quality: float) -> dict[str, TestedCases]:

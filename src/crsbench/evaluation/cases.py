@@ -23,11 +23,13 @@ class TestedCases:
     """n cases, and what a model of K classes says of them.
 
     classes: names of the S judged classes, those that the cases are labelled for; shared: (S,)
-    their columns among the model's K; image_ids, groups: (n,) str; truth: (n, S) of 0, 1 and
-    `UNKNOWN`; given: (n, K) probabilities as the model gave them, or (seeds, n, K) of one model a
-    seed; scores: of the same shape, what AUROCs rank by in place of `given`; subgroups: n rows of
-    further columns; weights: (1 + R, n), how often each case occurs in the test set itself (the
-    first row, all ones) and in R resamples of whole groups.
+    their columns among the model's K, ascending; image_ids, groups: (n,) str; truth: (n, S) of 0,
+    1 and `UNKNOWN`; given: (n, K) probabilities as the model gave them, or (seeds, n, K) of one
+    model a seed; scores: of the same shape, what AUROCs rank by in place of `given`.
+
+    Of a test set that is resampled also subgroups: n rows of further columns; weights: (1 + R, n),
+    how often each case occurs in the test set itself (the first row, all ones) and in R resamples
+    of whole groups.
     """
 
     task: Task
@@ -71,14 +73,14 @@ class TestedCases:
     @property
     def probabilities(self) -> np.ndarray:
         """(…, n, S) of the judged classes, as the model gave them."""
-        return self.given[..., self.shared]
+        return self._judged(self.given)
 
     def confidences(self) -> FloatArray:
         """(…, n, S) float64: probabilities that are fit for a judgement of their calibration.
 
         Of a multi-class model with some of its classes judged: given that one of them is true.
         """
-        if self.task == "multiclass" and len(self.shared) < self.given.shape[-1]:
+        if self.task == "multiclass" and self.given.shape[-1] > len(self.shared):
             return renormalised(self.probabilities)
         return np.asarray(self.probabilities, dtype=np.float64)
 
@@ -87,15 +89,19 @@ class TestedCases:
 
         excluded_classes: as for `crsbench.metrics.run_metrics.run_metrics`.
         """
-        scores = self.given if self.scores is None else self.scores
+        scores = self.probabilities if self.scores is None else self._judged(self.scores)
         return run_metrics(
             self.task,
             self.truth,
             self.confidences(),
             self.classes,
             excluded_classes=excluded_classes,
-            scores=scores[..., self.shared],
+            scores=scores,
         )
+
+    def _judged(self, values: np.ndarray) -> np.ndarray:
+        """The columns (…, n, S) of the judged classes among (…, n, K)."""
+        return values if values.shape[-1] == len(self.shared) else values[..., self.shared]
 
     def take(self, rows: np.ndarray) -> TestedCases:
         """The cases of some rows (mask or places), without subgroups and weights."""
@@ -111,8 +117,9 @@ class TestedCases:
         )
 
     def of_judged_classes(self) -> TestedCases:
-        """The same cases as if the model had no classes but the judged ones."""
-        return replace(self, given=self.confidences(), shared=np.arange(len(self.classes)))
+        """The same cases as if the model had no classes but the judged ones, ranked as they are."""
+        judged = np.arange(len(self.classes))
+        return replace(self, given=self.confidences(), shared=judged, scores=None)
 
 
 def in_common(sets: Sequence[TestedCases]) -> list[TestedCases]:
@@ -132,8 +139,13 @@ def of_seeds(sets: Sequence[TestedCases]) -> TestedCases:
 
     Seeds share the test set, but a shift target may lack, for a seed, the patients it trained on.
     """
-    shared = in_common(sets)
-    return replace(shared[0], given=np.stack([one.given for one in shared]))
+    sets = in_common(sets)
+    scores = [one.scores for one in sets if one.scores is not None]
+    return replace(
+        sets[0],
+        given=np.stack([one.given for one in sets]),
+        scores=np.stack(scores) if scores else None,
+    )
 
 
 @dataclass(frozen=True, eq=False)
