@@ -66,8 +66,6 @@ class ControlSettings:
         return cls(tuple(settings["fractions"]), neighbours, perceptron)
 
 
-
-
 def write_control_runs(
     output: Path | str,
     cell: Cell,
