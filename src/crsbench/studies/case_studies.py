@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from crsbench.config.grid import Cell as GridCell
-from crsbench.config.grid import Grid
+from crsbench.config.grid import Cell, Grid
 from crsbench.config.layout import Layout
 from crsbench.config.model import Config
 from crsbench.config.schema import read_closed
@@ -23,7 +22,8 @@ from crsbench.core.progress import progress
 from crsbench.data.manifest import Manifest, read_manifest
 from crsbench.data.readers import stated_subgroups
 from crsbench.data.splits import CALIBRATION, TEST, TRAIN, read_split
-from crsbench.evaluation.cases import Cell, CellReader
+from crsbench.evaluation.cases import CellCases
+from crsbench.evaluation.predictions import CellReader
 from crsbench.evaluation.runs import unseen
 from crsbench.features.store import read_features
 from crsbench.studies import case_results as results
@@ -130,17 +130,19 @@ class _Sources:
             self.manifests[dataset] = read_manifest(self.manifest_file(dataset))
         return self.manifests[dataset]
 
-    def cell(self, cell: GridCell) -> Cell:
+    def cell(self, cell: Cell) -> CellCases:
         if cell.dataset not in self.readers:
             targets = {to: self.manifest(to) for to in self.config.datasets[cell.dataset].shift}
             replicates = self.config.settings["studies"]["replicates"]
-            reader = CellReader(self.manifest(cell.dataset), targets, replicates)
+            conditions = self.grid.conditions(cell.dataset)
+            manifest = self.manifest(cell.dataset)
+            reader = CellReader(manifest, conditions, targets, replicates)
             self.readers.clear()  # one data set's resamples at a time
             self.readers[cell.dataset] = reader
         files = [self.layout.predictions_file(cell, seed) for seed in self.config.seeds]
         return self.readers[cell.dataset].read(cell.encoder, files)
 
-    def seen(self, cell: GridCell, condition: str, of: str, rows: np.ndarray) -> SeenImages:
+    def seen(self, cell: Cell, condition: str, of: str, rows: np.ndarray) -> SeenImages:
         """Features of some images (mask or places) of the data set `of` under a condition."""
         manifest = self.manifest(of)
         names = {"encoder": cell.encoder, "dataset": cell.dataset, "condition": condition}
@@ -150,7 +152,7 @@ class _Sources:
         return SeenImages(ids, groups, read_features(file).rows(ids, file))
 
 
-def _of_cell(settings: Mapping[str, Any], sources: _Sources, cell: GridCell) -> Records:
+def _of_cell(settings: Mapping[str, Any], sources: _Sources, cell: Cell) -> Records:
     found: Records = {}
     kept = {"subgroups", "operating_points", "selective_prediction"} & set(settings)
     read = sources.cell(cell) if kept else None
@@ -185,7 +187,7 @@ def _of_cell(settings: Mapping[str, Any], sources: _Sources, cell: GridCell) -> 
 
 
 def _shift_detection_of(
-    sources: _Sources, cell: GridCell, settings: ShiftDetectionSettings, replicates: int
+    sources: _Sources, cell: Cell, settings: ShiftDetectionSettings, replicates: int
 ) -> list[dict[str, Any]]:
     """On the split of the first seed: the features are the same for all."""
     manifest = sources.manifest(cell.dataset)

@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from crsbench.core.names import CLEAN
-from crsbench.evaluation.cases import Cell, TestedCases, with_intervals
+from crsbench.evaluation.cases import CellCases, TestedCases
 from crsbench.metrics.arrays import UNKNOWN
-from crsbench.metrics.statistics import percentile_interval
+from crsbench.metrics.statistics import percentile_interval, with_intervals
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -99,7 +99,7 @@ def target(
 
 
 def thresholds(
-    cell: Cell, targets: Mapping[str, Sequence[str]], aim: Aim
+    cell: CellCases, targets: Mapping[str, Sequence[str]], aim: Aim
 ) -> dict[str, list[tuple[float, int]]]:
     """For each target the threshold of each seed and the number of cases that it rests on."""
     chosen = {}
@@ -120,7 +120,7 @@ def hits(one: Target, cuts: Sequence[float]) -> np.ndarray:
 
 
 def operating_points(
-    cell: Cell, targets: Mapping[str, Sequence[str]], aim: Aim
+    cell: CellCases, targets: Mapping[str, Sequence[str]], aim: Aim
 ) -> list[dict[str, Any]]:
     """The rows of the table `operating_points` for a cell, all its conditions.
 
@@ -194,7 +194,7 @@ def counted_rates(
 
 
 def net_benefit(
-    cell: Cell, targets: Mapping[str, Sequence[str]], cuts: Sequence[float]
+    cell: CellCases, targets: Mapping[str, Sequence[str]], cuts: Sequence[float]
 ) -> list[dict[str, Any]]:
     """The rows of the table `net_benefit`: the decision curve of each condition and target.
 
@@ -203,7 +203,7 @@ def net_benefit(
     """
     records = []
     for condition, test in cell.tests.items():
-        confidences = cell.confidences(test)
+        confidences = test.confidences()
         for name, members in targets.items():
             one = target(name, members, list(test.classes), test.truth, confidences)
             if one is None or not one.known.any():

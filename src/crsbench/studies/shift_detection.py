@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from crsbench.core.hashing import sha256_number
-from crsbench.evaluation.cases import with_intervals
 from crsbench.metrics.discrimination import resampled_auroc
-from crsbench.metrics.statistics import draw_groups
+from crsbench.metrics.statistics import draw_groups, with_intervals
 
 FloatArray = npt.NDArray[np.float64]
 

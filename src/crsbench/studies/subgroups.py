@@ -16,10 +16,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from crsbench.evaluation.cases import Cell, TestedCases, value_with_interval
+from crsbench.evaluation.cases import CellCases, TestedCases
 from crsbench.metrics.calibration_error import resampled_calibration_error, top_label
 from crsbench.metrics.discrimination import resampled_auroc
-from crsbench.metrics.statistics import MOST_UNDEFINED, holm, percentile_interval
+from crsbench.metrics.statistics import (
+    MOST_UNDEFINED,
+    holm,
+    percentile_interval,
+    value_with_interval,
+)
 from crsbench.studies.operating_points import Aim, Target, hits, target, thresholds
 
 FloatArray = npt.NDArray[np.float64]
@@ -127,14 +132,14 @@ def group_auroc(
 
 
 def group_ece(
-    cell: Cell, test: TestedCases, rows: np.ndarray, weights: FloatArray, classes: Sequence[int]
+    test: TestedCases, rows: np.ndarray, weights: FloatArray, classes: Sequence[int]
 ) -> FloatArray:
     """(r,) ECE of the task: of the top label; or of each label of `classes`, then the mean."""
-    confidences = cell.confidences(test)[:, rows]
+    confidences = test.confidences()[:, rows]
     truth, known = test.truth[rows], test.known[rows]
     total = np.zeros(len(weights))
     for of_seed in confidences:
-        if cell.task == "multiclass":
+        if test.task == "multiclass":
             total += resampled_calibration_error(*top_label(truth, of_seed), weights)
             continue
         for k in classes:
@@ -203,7 +208,7 @@ class CellSubgroups:
 
 
 def subgroups_of(
-    cell: Cell,
+    cell: CellCases,
     settings: SubgroupSettings,
     targets: Mapping[str, Sequence[str]] | None = None,
     aim: Aim | None = None,
@@ -259,7 +264,7 @@ class _Column:
 
     def __init__(
         self,
-        cell: Cell,
+        cell: CellCases,
         test: TestedCases,
         column: str,
         settings: SubgroupSettings,
@@ -284,7 +289,7 @@ class _Column:
             self.reasons["auroc"] = f"no class has {least}"
         if self.classes or cell.task == "multiclass":
             self.values["ece"] = self._each(
-                lambda rows, weights: group_ece(cell, test, rows, weights, self.classes)
+                lambda rows, weights: group_ece(test, rows, weights, self.classes)
             )
         else:
             self.reasons["ece"] = f"no class has {least}"
