@@ -24,12 +24,11 @@ from crsbench.core.files import read_json
 from crsbench.core.names import AGGREGATE
 from crsbench.data.splits import read_split
 from crsbench.evaluation.control_probes import (
-    CellFiles,
     ControlSettings,
     collect_control_runs,
     write_control_runs,
 )
-from crsbench.evaluation.runs import RUN_COLUMNS, RunFiles, evaluate_run
+from crsbench.evaluation.runs import RUN_COLUMNS, CellFiles, RunFiles, evaluate_run
 from crsbench.probes.knn import NeighbourSettings
 from crsbench.probes.mlp import PerceptronSettings
 from crsbench.score import crs_table

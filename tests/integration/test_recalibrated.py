@@ -13,18 +13,17 @@ from crsbench.calibration.calibrators import CALIBRATORS
 from crsbench.calibration.cells import (
     CASES_COLUMNS,
     CHOSEN,
-    MEASURES,
+    METRIC_COLUMNS,
     RECALIBRATED_COLUMNS,
     RELIABILITY_COLUMNS,
     SOURCE,
-    CellFiles,
     RecalibratedCell,
     recalibrate_cell,
 )
 from crsbench.core.files import write_table
 from crsbench.data.manifest import read_manifest
 from crsbench.data.splits import read_split, write_split, write_test
-from crsbench.evaluation.runs import RunFiles, predict_run
+from crsbench.evaluation.runs import CellFiles, RunFiles, predict_run
 from crsbench.features.store import FeatureWriter
 from crsbench.metrics.discrimination import macro_auroc
 from crsbench.metrics.run_metrics import run_metrics
@@ -102,7 +101,7 @@ def write_cell(folder: Path, task: str, n: int = 1200, target: str = "") -> Cell
         targets["t"] = write_manifest(folder, "t", task, target, labels[:, : len(target)])
         found = read_manifest(targets["t"])
         features["t"] = write_features(folder / "t.arrow", found.image_ids, 2 * away)
-    return CellFiles(manifest, probes, splits, features, targets)
+    return CellFiles(manifest, splits, features, targets, probes)
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +130,7 @@ def test_a_cell_has_every_seed_condition_and_method(
     assert list(rows) == RECALIBRATED_COLUMNS
     assert len(rows) == len(SEEDS) * 3 * 5
     assert rows.groupby(["seed", "condition"])["chosen"].sum().eq(1).all()
-    assert rows[[*MEASURES, "cv_brier"]].notna().all(axis=None)
+    assert rows[[*METRIC_COLUMNS, "cv_brier"]].notna().all(axis=None)
     assert list(cells[task].reliability) == RELIABILITY_COLUMNS
     assert list(cells[task].cases) == CASES_COLUMNS
 
@@ -228,7 +227,7 @@ def test_a_target_is_recalibrated_on_one_half_of_its_groups_and_tested_on_the_ot
         of = files[task]
         run = RunFiles(of.probes[0], of.features["t"], of.manifest, of.splits[0], of.targets["t"])
         tested = predict_run(run)
-        expected = macro_auroc(tested.truth, tested.probabilities[:, tested.shared])
+        expected = macro_auroc(tested.truth, tested.probabilities)
         assert rows.loc[rows["seed"] == 0, "macro_auroc"].iloc[0] == expected
 
 

@@ -368,7 +368,7 @@ def test_kept_predictions_hold_the_calibration_set_first(world: World) -> None:
         ("clean", part == "test", world.matrix),
         ("jpeg-1", part == "test", world.matrix + 1),
     ):
-        found = read_predictions(kept, condition)
+        found = read_predictions(kept, {condition: world.manifest})[condition]
         assert found.image_ids.tolist() == world.manifest.image_ids[rows].tolist()
         wanted = FittedProbe.load(probe).predict_proba(matrix[rows].astype(np.float32))
         assert found.probabilities == pytest.approx(wanted, abs=1e-6)

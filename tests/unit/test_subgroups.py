@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from crsbench.evaluation.cases import Cell
+from crsbench.evaluation.cases import CellCases
 from crsbench.metrics.calibration_error import multiclass_ece
 from crsbench.studies.operating_points import Aim
 from crsbench.studies.subgroups import (
@@ -33,7 +33,7 @@ SETTINGS = SubgroupSettings(COLUMNS, min_images=30, min_cases=10)
 TARGETS = {"a": ["a"], "b": ["b"]}
 
 
-def gaps_of(cell: Cell, settings: SubgroupSettings = SETTINGS) -> pd.DataFrame:
+def gaps_of(cell: CellCases, settings: SubgroupSettings = SETTINGS) -> pd.DataFrame:
     gaps = subgroups_of(cell, settings, TARGETS, Aim("sensitivity", 0.9)).gaps
     return subgroup_gaps.table(gaps).set_index(["column", "metric"])
 

@@ -1,5 +1,5 @@
 # The runs under other classifiers than the logistic probe.
-from crsbench.evaluation.control_probes import CellFiles
+from crsbench.evaluation.runs import CellFiles
 
 CONTROL = CONFIG.control_probes
 

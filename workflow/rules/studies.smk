@@ -1,7 +1,7 @@
 # From a run's tables, kept predictions, features and further runs to the studies.
 from crsbench.config.layout import RECALIBRATED_PARTS
 from crsbench.data.readers import stated_subgroups
-from crsbench.studies.registry import NEEDS, studies
+from crsbench.studies.registry import SOURCES, studies
 
 
 localrules:
@@ -71,7 +71,7 @@ def adaptation_studies(_):
 # A job for each kind of need: they differ in what they wait for and in what they cost.
 for job in sorted({one.job for one in STUDIES.values()}):
     names = [name for name, one in STUDIES.items() if one.job == job]
-    kinds = [need for need in NEEDS if any(need in STUDIES[name].needs for name in names)]
+    kinds = [need for need in SOURCES if any(need in STUDIES[name].needs for name in names)]
 
     rule:
         name:
@@ -93,7 +93,7 @@ for job in sorted({one.job for one in STUDIES.values()}):
             "../../envs/cpu.yaml"
         params:
             **PANEL,
-            settings={key: CONFIG.settings[key] for key in map(NEEDS.get, kinds) if key},
+            settings={key: CONFIG.settings[key] for key in map(SOURCES.get, kinds) if key},
             cells=[(cell.encoder, cell.dataset) for cell in GRID.cells],
             seeds=CONFIG.seeds,
             conditions={name: GRID.conditions(name) for name in CONFIG.datasets},

@@ -21,7 +21,7 @@ from crsbench.core.names import CLEAN
 from crsbench.core.progress import progress
 from crsbench.data.manifest import Manifest, read_manifest
 from crsbench.data.splits import TRAIN, read_split
-from crsbench.evaluation.runs import Probe, RunFiles, evaluate_with, runs_frame, standardisation
+from crsbench.evaluation.runs import CellFiles, Probe, evaluate_with, runs_frame, standardisation
 from crsbench.features.store import read_features
 from crsbench.probes import NEIGHBOURS, PERCEPTRON
 
@@ -64,24 +64,6 @@ class ControlSettings:
                 **settings["perceptron"],
             )
         return cls(tuple(settings["fractions"]), neighbours, perceptron)
-
-
-@dataclass(frozen=True)
-class CellFiles:
-    """The files that the control runs of one encoder × data set read.
-
-    splits: seed: file; features: condition: file; targets: shift target: its manifest.
-    """
-
-    manifest: str
-    splits: Mapping[int, str]
-    features: Mapping[str, str]
-    targets: Mapping[str, str]
-
-    @property
-    def all(self) -> list[str]:
-        parts = (self.splits, self.features, self.targets)
-        return [self.manifest, *(file for part in parts for file in part.values())]
 
 
 def write_control_runs(
@@ -179,9 +161,8 @@ def _conditions(
     found: dict[str, dict[str, Any]] = {}
     for condition in (CLEAN, *(name for name in files.features if name != CLEAN)):
         run = Run(cell.encoder, cell.dataset, seed, condition, percent)
-        target = files.targets.get(condition, "")
-        read = RunFiles("", files.features[condition], files.manifest, files.splits[seed], target)
-        found[condition] = evaluate_with(probe, run, read, found.get(CLEAN), excluded_classes)
+        read, clean = files.run(seed, condition), found.get(CLEAN)
+        found[condition] = evaluate_with(probe, run, read, clean, excluded_classes)
     return list(found.values())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -20,8 +20,9 @@ from crsbench.core.names import CLEAN
 from crsbench.core.threads import use_one_thread
 from crsbench.data.manifest import Manifest, read_contents, read_manifest
 from crsbench.data.splits import CALIBRATION, TEST, TRAIN, Split, read_split
+from crsbench.evaluation.cases import TestedCases
 from crsbench.features.store import Features, check_made_by, read_features
-from crsbench.metrics.run_metrics import RunMetrics, renormalised, run_metrics
+from crsbench.metrics.run_metrics import RunMetrics
 from crsbench.probes import FittedProbe, ProbeSettings
 
 CACHED_FILES = 32
@@ -67,6 +68,35 @@ class RunFiles:
     target: str = ""
     clean: str = ""
     made_by: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class CellFiles:
+    """The files that the runs of one encoder × data set read.
+
+    splits, probes: seed: file; features: condition: file; targets: shift target: its manifest.
+    Where probes are fitted on the way there are no files of them.
+    """
+
+    manifest: str
+    splits: Mapping[int, str]
+    features: Mapping[str, str]
+    targets: Mapping[str, str] = field(default_factory=dict)
+    probes: Mapping[int, str] = field(default_factory=dict)
+
+    def run(self, seed: int, condition: str) -> RunFiles:
+        return RunFiles(
+            self.probes.get(seed, ""),
+            self.features[condition],
+            self.manifest,
+            self.splits[seed],
+            self.targets.get(condition, ""),
+        )
+
+    @property
+    def all(self) -> list[str]:
+        parts = (self.splits, self.features, self.targets, self.probes)
+        return [self.manifest, *(file for part in parts for file in part.values())]
 
 
 def fit_probes(
@@ -141,21 +171,7 @@ class Probe(Protocol):
     def predict_proba(self, features: np.ndarray) -> np.ndarray: ...
 
 
-@dataclass(frozen=True)
-class Predicted:
-    """What a probe predicts for the n images of a condition, in the order of their ids.
-
-    image_ids: (n,) str; truth: (n, S) int8 of the columns `shared` (S,) of the probabilities, the
-    classes that the tested data set has; probabilities: (n, K) float64 of the probe's classes.
-    """
-
-    image_ids: np.ndarray
-    truth: np.ndarray
-    shared: np.ndarray
-    probabilities: np.ndarray
-
-
-def predict_run(files: RunFiles, part: str = TEST) -> Predicted:
+def predict_run(files: RunFiles, part: str = TEST) -> TestedCases:
     """Apply the logistic probe of `files.probe` to the features of a run's condition.
 
     part: as in `predict_with`.
@@ -163,7 +179,7 @@ def predict_run(files: RunFiles, part: str = TEST) -> Predicted:
     return predict_with(_probe(files.probe), files, part)
 
 
-def predict_with(probe: Probe, files: RunFiles, part: str = TEST) -> Predicted:
+def predict_with(probe: Probe, files: RunFiles, part: str = TEST) -> TestedCases:
     """Apply a probe to the features of a run's condition; `files.probe` is not read.
 
     part: what of the probe's own data set is predicted, the test or the calibration set; of a shift
@@ -175,11 +191,8 @@ def predict_with(probe: Probe, files: RunFiles, part: str = TEST) -> Predicted:
         rows = unseen(files.target, files.manifest, files.split)
     else:
         tested, rows = manifest, split.part == part
-    image_ids = tested.image_ids[rows]
-    probabilities = _predicted(probe, files, image_ids)
-    shared = [k for k, name in enumerate(manifest.classes) if name in tested.classes]
-    columns = [tested.classes.index(manifest.classes[k]) for k in shared]
-    return Predicted(image_ids, tested.truth[rows][:, columns], np.array(shared), probabilities)
+    probabilities = _predicted(probe, files, tested.image_ids[rows])
+    return TestedCases.of(manifest.task, manifest.classes, tested, rows, probabilities)
 
 
 def _predicted(probe: Probe, files: RunFiles, image_ids: np.ndarray) -> np.ndarray:
@@ -233,7 +246,7 @@ def evaluate_with(
     files: `probe` and `clean` are not read. clean: on a shift target, the content of the same
     probe's clean run. excluded_classes: classes that `macro_auroc_core` leaves out.
     """
-    metrics = _metrics(_manifest(files.manifest), predict_with(probe, files), excluded_classes)
+    metrics = predict_with(probe, files).metrics(excluded_classes)
     content = {**asdict(run), **metrics.to_json()}
     if files.target:
         if clean is None:
@@ -243,21 +256,6 @@ def evaluate_with(
     content |= {"weights_sha256": made_by["weights_sha256"]}
     base_model = made_by.get("base_model")
     return content if base_model is None else content | {"base_model": base_model}
-
-
-def _metrics(manifest: Manifest, tested: Predicted, excluded_classes: Sequence[str]) -> RunMetrics:
-    classes = [manifest.classes[k] for k in tested.shared]
-    scores = probabilities = tested.probabilities[:, tested.shared]
-    if manifest.task == "multiclass" and len(classes) < len(manifest.classes):
-        probabilities = renormalised(scores)
-    return run_metrics(
-        manifest.task,
-        tested.truth,
-        probabilities,
-        classes,
-        excluded_classes=excluded_classes,
-        scores=scores,
-    )
 
 
 def _beside_source(run: Run, metrics: RunMetrics, clean: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ is for the caller to decide and to say.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -261,6 +261,23 @@ def percentile_interval(
     sparse = len(ordered) - known > MOST_UNDEFINED * len(ordered)
     low, high = (np.where(sparse, np.nan, end) for end in ends)
     return low, high
+
+
+def with_intervals(values: Mapping[str, FloatArray]) -> dict[str, float]:
+    """`x`, `x_low`, `x_high` of each name from (1 + R,) values: the test set's, its resamples'."""
+    table = np.stack(list(values.values()), axis=1)
+    low, high = percentile_interval(table[1:])
+    found = {}
+    for k, name in enumerate(values):
+        found |= {name: float(table[0, k])}
+        found |= {f"{name}_low": float(low[k]), f"{name}_high": float(high[k])}
+    return found
+
+
+def value_with_interval(values: FloatArray) -> dict[str, float]:
+    """`value`, `low`, `high` from (1 + R,) values."""
+    low, high = percentile_interval(values[1:])
+    return {"value": float(values[0]), "low": float(low), "high": float(high)}
 
 
 def holm(p_values: npt.ArrayLike) -> FloatArray:

@@ -41,7 +41,7 @@ NO_CELL = "No cell: the encoder's published interface is not meant for these ima
 
 
 @dataclass(frozen=True)
-class Cell:
+class Entry:
     """A number, its interval, and why it is missing where it is."""
 
     value: float | None
@@ -69,7 +69,7 @@ def seed_interval(values: np.ndarray) -> tuple[float, float] | None:
     return max(0.0, low), min(1.0, high)
 
 
-def axis_cells(axes: pd.DataFrame, dataset: str) -> dict[str, dict[str, Cell]]:
+def axis_cells(axes: pd.DataFrame, dataset: str) -> dict[str, dict[str, Entry]]:
     """By encoder and axis: the seed-mean value with its interval; the aggregate is the mean over
     the data sets that an encoder has, seed by seed.
 
@@ -82,7 +82,7 @@ def axis_cells(axes: pd.DataFrame, dataset: str) -> dict[str, dict[str, Cell]]:
         lambda column: column.isna().any()
     )
     by_seed = by_seed.mask(absent.astype(bool))
-    cells: dict[str, dict[str, Cell]] = {}
+    cells: dict[str, dict[str, Entry]] = {}
     for encoder, rows in by_seed.groupby(level="encoder"):
         rows = rows.droplevel("encoder")
         of_encoder = cells[str(encoder)] = {}
@@ -90,7 +90,7 @@ def axis_cells(axes: pd.DataFrame, dataset: str) -> dict[str, dict[str, Cell]]:
             mean = rows.at[SEED_MEAN, name]
             interval = seed_interval(rows.drop(SEED_MEAN)[name].to_numpy())
             value = None if pd.isna(mean) else float(mean)
-            of_encoder[name] = Cell(value, *(interval or (None, None)))
+            of_encoder[name] = Entry(value, *(interval or (None, None)))
     return cells
 
 
@@ -142,16 +142,16 @@ def _view(material: Material, dataset: str, title: str) -> dict[str, Any]:
 def _row(
     row: Mapping[str, Any],
     spec: Mapping[str, Any],
-    axes: Mapping[str, Mapping[str, Cell]],
+    axes: Mapping[str, Mapping[str, Entry]],
     marks: list[dict[str, str]],
 ) -> dict[str, Any]:
     encoder = row["encoder"]
     reason = row["missing"] if isinstance(row["missing"], str) else ""
 
-    def cell(name: str, low: str = "", high: str = "", why: str = NO_VALUE) -> Cell:
+    def cell(name: str, low: str = "", high: str = "", why: str = NO_VALUE) -> Entry:
         values = [row.get(key) if key else None for key in (name, low, high)]
         value, *ends = (None if pd.isna(v) else float(v) for v in values)
-        return Cell(value, *ends, missing=reason or why)
+        return Entry(value, *ends, missing=reason or why)
 
     of_axes = axes.get(encoder, {})
     return {
@@ -167,7 +167,8 @@ def _row(
         "p_rank1": cell("p_rank1", why=NO_RANK if row["floor"] else ONE_SEED),
         **{name: cell(name) for name in ("dominance", "proximity", "worst_axis", "macro_auroc")},
         "axes": {
-            name: of_axes.get(name, Cell(None, missing=reason or NO_VALUE)) for name in AXIS_COLUMNS
+            name: of_axes.get(name, Entry(None, missing=reason or NO_VALUE))
+            for name in AXIS_COLUMNS
         },
         "measures": {name: cell(name) for name in MEASURE_COLUMNS},
         "without_cell": "",

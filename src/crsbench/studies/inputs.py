@@ -16,8 +16,9 @@ from crsbench.core.names import AGGREGATE, CLEAN, SEED_MEAN
 from crsbench.core.plotting import GROUP_COLOURS, short
 from crsbench.core.progress import progress
 from crsbench.data.manifest import Manifest, read_manifest
-from crsbench.evaluation.cases import Cell, CellReader
+from crsbench.evaluation.cases import CellCases
 from crsbench.evaluation.control_probes import collect_control_runs
+from crsbench.evaluation.predictions import CellReader
 from crsbench.evaluation.runs import collect_runs
 from crsbench.score import Reference, Scoring, load_reference, load_scoring
 from crsbench.score.axes import BOTH_SIDES
@@ -176,14 +177,16 @@ class Inputs:
             self._passes[what] = found
         return self._passes[what]
 
-    def predicted_cells(self) -> Iterator[Cell]:
+    def predicted_cells(self) -> Iterator[CellCases]:
         """Each cell's kept predictions, data set by data set: its resamples are drawn once."""
         n, files = len(self.seeds), self.files["predictions"]
         kept = {cell: files[n * at : n * (at + 1)] for at, cell in enumerate(self.cells)}
         for dataset in self.datasets:
             targets = {to: self.manifests[to] for to in self.datasets[dataset].get("shift", ())}
             replicates = self.settings["studies"]["replicates"]
-            reader = CellReader(self.manifests[dataset], targets, replicates)
+            reader = CellReader(
+                self.manifests[dataset], self.conditions[dataset], targets, replicates
+            )
             for encoder, of in self.cells:
                 if of == dataset:
                     yield reader.read(encoder, kept[encoder, dataset])

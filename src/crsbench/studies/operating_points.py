@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from crsbench.core.names import CLEAN
-from crsbench.evaluation.cases import Cell, TestedCases, with_intervals
+from crsbench.evaluation.cases import CellCases, TestedCases
 from crsbench.metrics.arrays import UNKNOWN
-from crsbench.metrics.statistics import percentile_interval
+from crsbench.metrics.statistics import percentile_interval, with_intervals
 from crsbench.studies.base import number
 from crsbench.studies.figures import Figure, dots, line_legend, lines, panels
 from crsbench.studies.inputs import Inputs
@@ -92,7 +92,7 @@ def target(
 
 
 def thresholds(
-    cell: Cell, targets: Mapping[str, Sequence[str]], aim: Aim
+    cell: CellCases, targets: Mapping[str, Sequence[str]], aim: Aim
 ) -> dict[str, list[tuple[float, int]]]:
     """For each target the threshold of each seed and the number of cases that it rests on."""
     chosen = {}
@@ -113,7 +113,7 @@ def hits(one: Target, cuts: Sequence[float]) -> np.ndarray:
 
 
 def operating_points_of(
-    cell: Cell, targets: Mapping[str, Sequence[str]], aim: Aim
+    cell: CellCases, targets: Mapping[str, Sequence[str]], aim: Aim
 ) -> list[dict[str, Any]]:
     """The rows of the table `operating_points` for a cell, all its conditions.
 
@@ -187,7 +187,7 @@ def counted_rates(
 
 
 def net_benefit_of(
-    cell: Cell, targets: Mapping[str, Sequence[str]], cuts: Sequence[float]
+    cell: CellCases, targets: Mapping[str, Sequence[str]], cuts: Sequence[float]
 ) -> list[dict[str, Any]]:
     """The rows of the table `net_benefit`: the decision curve of each condition and target.
 
@@ -196,7 +196,7 @@ def net_benefit_of(
     """
     records = []
     for condition, test in cell.tests.items():
-        confidences = cell.confidences(test)
+        confidences = test.confidences()
         for name, members in targets.items():
             one = target(name, members, list(test.classes), test.truth, confidences)
             if one is None or not one.known.any():
@@ -242,7 +242,7 @@ def targets_and_aim(inputs: Inputs, dataset: str) -> tuple[dict[str, list[str]],
     return named, Aim.of(points) if points else None
 
 
-def _rows(inputs: Inputs, cell: Cell) -> dict[str, list[Row]]:
+def _rows(inputs: Inputs, cell: CellCases) -> dict[str, list[Row]]:
     targets, aim = targets_and_aim(inputs, cell.dataset)
     assert aim is not None  # the studies are wanted only with one
     cuts = inputs.settings["studies"]["operating_points"].get("net_benefit", ())

@@ -35,7 +35,7 @@ THEMES = {
 }
 """The report's sections of studies, in their order, with their headings."""
 
-NEEDS = {
+SOURCES = {
     "tables": "studies",
     "recalibrated_cells": "recalibration",
     "kept_predictions": "studies",
@@ -74,7 +74,7 @@ def not_run(reason: str) -> Study:
 class RegisteredStudy:
     """A study with all that is said of it; called with `Inputs` it gives a :class:`Study`.
 
-    theme: a key of :data:`THEMES`; needs: keys of :data:`NEEDS`; columns: dtypes of the table by
+    theme: a key of :data:`THEMES`; needs: keys of :data:`SOURCES`; columns: dtypes of the table by
     name, in its order; limit: what the figure does not say; wanted: whether a config (all its
     settings) asks for the study.
     """
@@ -90,7 +90,7 @@ class RegisteredStudy:
     @property
     def job(self) -> str:
         """The last of its needs: one job makes all studies that share it, and reads it once."""
-        return max(self.needs, key=list(NEEDS).index)
+        return max(self.needs, key=list(SOURCES).index)
 
     def __call__(self, inputs: Inputs) -> Study:
         """The study with the declared columns; KeyError where its table lacks one."""
@@ -121,7 +121,7 @@ def study(
 
     Raises ValueError for a theme or a need that there is not, and for a name that is taken.
     """
-    if theme not in THEMES or not needs or not set(needs) <= set(NEEDS):
+    if theme not in THEMES or not needs or not set(needs) <= set(SOURCES):
         raise ValueError(f"no theme or need of a study: {theme}, {needs}")
 
     def register(function: Callable[[Inputs], Study]) -> RegisteredStudy:

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from crsbench.core.names import CLEAN
-from crsbench.evaluation.cases import Cell, TestedCases, with_intervals
+from crsbench.evaluation.cases import CellCases, TestedCases
 from crsbench.metrics.arrays import UNKNOWN
 from crsbench.metrics.calibration_error import top_label
+from crsbench.metrics.statistics import with_intervals
 from crsbench.studies.base import number
 from crsbench.studies.figures import Figure, dots, line_legend, lines, panels
 from crsbench.studies.inputs import Inputs
@@ -89,7 +90,7 @@ def harmonic_numbers(n: int) -> FloatArray:
     return np.concatenate(([0.0], np.cumsum(1.0 / np.arange(1, n + 1))))
 
 
-def judgements(cell: Cell, test: TestedCases) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def judgements(test: TestedCases) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """What is accepted or passed on: confidence, wrong and rows, for each seed and problem.
 
     Multi-class: the top label. Multi-label: each label is a problem of its own, decided at 0.5,
@@ -97,8 +98,8 @@ def judgements(cell: Cell, test: TestedCases) -> list[tuple[np.ndarray, np.ndarr
     """
     found = []
     everyone = np.arange(len(test.groups))
-    for of_seed in cell.confidences(test):
-        if cell.task == "multiclass":
+    for of_seed in test.confidences():
+        if test.task == "multiclass":
             confidence, correct = top_label(test.truth, of_seed)
             found.append((confidence, 1 - correct, everyone))
             continue
@@ -111,7 +112,7 @@ def judgements(cell: Cell, test: TestedCases) -> list[tuple[np.ndarray, np.ndarr
 
 
 def selective_prediction_of(
-    cell: Cell, coverages: Sequence[float]
+    cell: CellCases, coverages: Sequence[float]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The rows of the tables `selective_prediction` and `risk_coverage` for a cell.
 
@@ -120,7 +121,7 @@ def selective_prediction_of(
     areas, risks = [], []
     for condition, test in cell.tests.items():
         row = {"encoder": cell.encoder, "dataset": cell.dataset, "condition": condition}
-        problems = judgements(cell, test)
+        problems = judgements(test)
         if not problems:
             areas.append(row | {"missing": "no test case of known truth"})
             continue
@@ -167,7 +168,7 @@ def conformal_limit(true_probabilities: np.ndarray, error_rate: float) -> float:
     return float(np.sort(true_probabilities)[n - rank])
 
 
-def conformal_sets_of(cell: Cell, error_rate: float) -> list[dict[str, Any]]:
+def conformal_sets_of(cell: CellCases, error_rate: float) -> list[dict[str, Any]]:
     """The rows of the table `conformal_sets` for a cell: promised and achieved coverage.
 
     Multi-class: sets of classes, `label` is missing. Multi-label: for each label a set of "present"
@@ -258,7 +259,7 @@ def _sets(
 # --- the studies ----------------------------------------------------------------------------------
 
 
-def _rows(inputs: Inputs, cell: Cell) -> dict[str, list[Row]]:
+def _rows(inputs: Inputs, cell: CellCases) -> dict[str, list[Row]]:
     settings = inputs.settings["studies"]["selective_prediction"]
     areas, risks = selective_prediction_of(cell, settings["coverages"])
     sets = conformal_sets_of(cell, settings["error_rate"])

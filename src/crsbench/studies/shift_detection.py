@@ -17,11 +17,10 @@ import numpy.typing as npt
 from crsbench.core.hashing import sha256_number
 from crsbench.core.names import CLEAN
 from crsbench.data.splits import CALIBRATION, TEST, TRAIN, read_split
-from crsbench.evaluation.cases import with_intervals
 from crsbench.evaluation.runs import unseen
 from crsbench.features.store import read_features
 from crsbench.metrics.discrimination import resampled_auroc
-from crsbench.metrics.statistics import draw_groups
+from crsbench.metrics.statistics import draw_groups, with_intervals
 from crsbench.studies.base import number
 from crsbench.studies.figures import Figure, dots
 from crsbench.studies.inputs import Inputs

@@ -19,10 +19,15 @@ import pandas as pd
 
 from crsbench.core.errors import UserError
 from crsbench.core.names import CLEAN, SEED_MEAN, nearest
-from crsbench.evaluation.cases import Cell, TestedCases, value_with_interval
+from crsbench.evaluation.cases import CellCases, TestedCases
 from crsbench.metrics.calibration_error import resampled_calibration_error, top_label
 from crsbench.metrics.discrimination import resampled_auroc
-from crsbench.metrics.statistics import MOST_UNDEFINED, holm, percentile_interval
+from crsbench.metrics.statistics import (
+    MOST_UNDEFINED,
+    holm,
+    percentile_interval,
+    value_with_interval,
+)
 from crsbench.score import AXES
 from crsbench.studies.base import number
 from crsbench.studies.figures import Figure, dots
@@ -132,14 +137,14 @@ def group_auroc(
 
 
 def group_ece(
-    cell: Cell, test: TestedCases, rows: np.ndarray, weights: FloatArray, classes: Sequence[int]
+    test: TestedCases, rows: np.ndarray, weights: FloatArray, classes: Sequence[int]
 ) -> FloatArray:
     """(r,) ECE of the task: of the top label; or of each label of `classes`, then the mean."""
-    confidences = cell.confidences(test)[:, rows]
+    confidences = test.confidences()[:, rows]
     truth, known = test.truth[rows], test.known[rows]
     total = np.zeros(len(weights))
     for of_seed in confidences:
-        if cell.task == "multiclass":
+        if test.task == "multiclass":
             total += resampled_calibration_error(*top_label(truth, of_seed), weights)
             continue
         for k in classes:
@@ -208,7 +213,7 @@ class CellSubgroups:
 
 
 def subgroups_of(
-    cell: Cell,
+    cell: CellCases,
     settings: SubgroupSettings,
     targets: Mapping[str, Sequence[str]] | None = None,
     aim: Aim | None = None,
@@ -264,7 +269,7 @@ class _Column:
 
     def __init__(
         self,
-        cell: Cell,
+        cell: CellCases,
         test: TestedCases,
         column: str,
         settings: SubgroupSettings,
@@ -289,7 +294,7 @@ class _Column:
             self.reasons["auroc"] = f"no class has {least}"
         if self.classes or cell.task == "multiclass":
             self.values["ece"] = self._each(
-                lambda rows, weights: group_ece(cell, test, rows, weights, self.classes)
+                lambda rows, weights: group_ece(test, rows, weights, self.classes)
             )
         else:
             self.reasons["ece"] = f"no class has {least}"
@@ -442,7 +447,7 @@ def _equity(ratios: Sequence[tuple[str, str, FloatArray]]) -> dict[str, Any]:
 # --- the studies ----------------------------------------------------------------------------------
 
 
-def _rows(inputs: Inputs, cell: Cell) -> dict[str, list[Row]]:
+def _rows(inputs: Inputs, cell: CellCases) -> dict[str, list[Row]]:
     own = inputs.settings["studies"]["subgroups"]
     settings = SubgroupSettings(
         tuple(own["columns"]),
