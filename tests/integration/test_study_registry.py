@@ -47,7 +47,7 @@ from worlds.report import synthetic_material
 from crsbench.config.load import load_config
 from crsbench.report import write_report
 home = Path.cwd()
-config = load_config(yaml.safe_load((home / "config/published.yaml").read_text("utf-8")), home)
+config = load_config(yaml.safe_load((home / "config/config.yaml").read_text("utf-8")), home)
 write_report(home / "page.html", synthetic_material(config, home))
 """
     ended = subprocess.run(
