@@ -117,7 +117,7 @@ rule adaptation:
 
 rule case_bootstrap:
     input:
-        manifests=expand(LAYOUT.manifest, dataset=[*CONFIG.datasets, *CONFIG.targets]),
+        manifests=MANIFESTS,
         predictions=rules.predictions.input,
     output:
         cases=table("case_bootstrap"),
@@ -128,5 +128,9 @@ rule case_bootstrap:
         "../../envs/cpu.yaml"
     params:
         replicates=CONFIG.settings["bootstrap"]["case_replicates"],
+        manifests=[*CONFIG.datasets, *CONFIG.targets],
+        cells=[(cell.encoder, cell.dataset) for cell in GRID.cells],
+        seeds=CONFIG.seeds,
+        shift={name: list(entry.shift) for name, entry in CONFIG.datasets.items()},
     script:
         "../scripts/case_bootstrap.py"
