@@ -22,6 +22,7 @@ from crsbench.config.planned import keep_planned, load_planned
 from crsbench.operations.console import Console, failure_report, is_noise, summary
 from crsbench.config.sources import encoder_inputs, image_root
 from crsbench.data.readers import source_tables
+from crsbench.data.audit_page import notices
 from crsbench.core.errors import UserError, attempt
 from crsbench.features.embeddings import embedding_files
 from crsbench.features.settings import ExtractionSettings, ImageSettings
@@ -178,6 +179,9 @@ def report_failures():
 
 def report_products():
     print(f"\n{summary(CONSOLE, CONFIG.results, LAYOUT.report)}", file=sys.stderr)
+    known = notices(expand(LAYOUT.audit, dataset=[*CONFIG.datasets, *CONFIG.targets]))
+    if known:
+        print(f"What the audits found first (snakemake audits):\n{known}", file=sys.stderr)
 
 
 def as_known(name, private, *parameters):

@@ -13,7 +13,7 @@ from crsbench.core.names import CALIBRATION, CLEAN, nearest
 
 
 def check_label_rules(entry: DatasetEntry, file: Path) -> None:
-    """`label_map` maps on to classes, one to one but for a table; three further keys name classes."""
+    """`label_map` maps to classes (a table: several names to one); three more keys name classes."""
     label_map, uncertain = entry.spec.get("label_map", {}), entry.spec.get("uncertain", {})
     named = {
         "excluded_classes": list(entry.excluded_classes),

@@ -75,12 +75,11 @@ def placeholders(groups: pd.Series) -> dict[str, int]:
     texts = [name for name in sizes.index if " ".join(name.casefold().split()) in MISSING]
     others = sizes.drop(texts)
     numeric = all(NUMBER.fullmatch(name) for name in others.index)
-    numbers = [
-        name
-        for name in others.index
-        if MISSING_NUMBER.fullmatch(name)
-        and (not numeric or others[name] > OUTSTANDING * others.drop(name).to_numpy().max(initial=0))
-    ]
+    numbers = []
+    for name in filter(MISSING_NUMBER.fullmatch, others.index):
+        next_size = others.drop(name).to_numpy().max(initial=0)
+        if not numeric or others[name] > OUTSTANDING * next_size:
+            numbers.append(name)
     return {name: int(sizes[name]) for name in sorted([*texts, *numbers])}
 
 
@@ -105,9 +104,10 @@ def check_spelling(entry: DatasetEntry, names: pd.Series, what: str, file: Path)
     alike = spelled_alike(names)
     if alike:
         raise UserError(
-            f"{file}: the {what} {' and '.join(map(quoted, alike[0]))} differ only in case, spaces, "
-            f"leading zeros or a final .0 ({len(alike)} such cases); write one name in one way, or "
-            f"set similar_names: keep in the entry of data set '{entry.name}' if they are different."
+            f"{file}: the {what} {' and '.join(map(quoted, alike[0]))} differ only in case, "
+            f"spaces, leading zeros or a final .0 ({len(alike)} such cases); write one name in one "
+            f"way, or set similar_names: keep in the entry of data set '{entry.name}' if they are "
+            "different."
         )
     rounded = sorted(name for name in set(names) if ROUNDED.fullmatch(name))
     if rounded:

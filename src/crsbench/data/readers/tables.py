@@ -133,7 +133,7 @@ def select_rows(table: pd.DataFrame, entry: DatasetEntry, file: Path) -> pd.Data
             found = ", ".join(f"{quoted(str(v))} ({n})" for v, n in counts.head(10).items())
             raise UserError(
                 f"{file}: no row is left for data set '{entry.name}', since its `where` asks "
-                f"'{name}' for {' or '.join(map(str, _listed(wanted)))}; among the rows in question "
+                f"'{name}' for {' or '.join(map(str, _listed(wanted)))}; in the rows that are left "
                 f"the column has: {found or 'nothing'}{', …' if len(counts) > 10 else ''}."
             )
         table = selected
