@@ -434,7 +434,10 @@ def test_a_key_twice_is_refused(content: str, tmp_path: Path) -> None:
         (["0", "1"], [0, 1]),
         ({"jpeg": ["25", "10"], "contrast": ["0.5"]}, {"jpeg": [25, 10], "contrast": [0.5]}),
         (["1.0e-5", "1e-5"], [1e-5, "1e-5"]),
-        (["true", "null", "clip", "a: b", "2024-01-01"], [True, None, "clip", "a: b", "2024-01-01"]),
+        (
+            ["true", "null", "clip", "a: b", "2024-01-01"],
+            [True, None, "clip", "a: b", "2024-01-01"],
+        ),
         (7, 7),
     ],
 )
@@ -445,7 +448,9 @@ def test_a_value_of_the_command_line_is_what_a_file_would_have(given: Any, meant
 
 
 RULES, NAMES = ["all", "audits", "studies"], ["clip", "isic2019", "clean", "jpeg-1"]
-MADE = {f"results/{encoder}/isic2019/{c}.json" for encoder in ("clip",) for c in ("clean", "jpeg-1")}
+MADE = {
+    f"results/{encoder}/isic2019/{c}.json" for encoder in ("clip",) for c in ("clean", "jpeg-1")
+}
 
 
 @pytest.mark.parametrize(

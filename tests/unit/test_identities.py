@@ -61,7 +61,14 @@ def test_names_that_differ_by_mistake_fold_to_one(one: str, other: str) -> None:
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("1 12", "11 2"), ("1.05", "1.5"), ("p10", "p1"), ("1.2.3.0", "1.2.3"), ("p_1", "p1"), ("0", "00x")],
+    [
+        ("1 12", "11 2"),
+        ("1.05", "1.5"),
+        ("p10", "p1"),
+        ("1.2.3.0", "1.2.3"),
+        ("p_1", "p1"),
+        ("0", "00x"),
+    ],
 )
 def test_names_that_differ_stay_apart(one: str, other: str) -> None:
     assert folded(one) != folded(other)
@@ -92,7 +99,7 @@ def test_other_spellings_of_a_name_stop_the_run_and_can_be_kept(
     table_entry: Entry, tmp_path: Path, key: str, one: str, other: str
 ) -> None:
     root = table_of(tmp_path / "small", ["q1", "q2", "q3"], **{key: [one, other, "z9"]})
-    with pytest.raises(UserError, match="differ only in case.*similar_names: keep") as error:
+    with pytest.raises(UserError, match=r"differ only in case.*similar_names: keep") as error:
         read_images(table_entry(columns=COLUMNS), root)
     assert f"{one!r}"[1:-1] in str(error.value)
     entry = table_entry(columns=COLUMNS, similar_names="keep")
@@ -113,7 +120,20 @@ def test_numbers_that_a_spreadsheet_rounded_are_refused(table_entry: Entry, tmp_
 
 @pytest.mark.parametrize(
     "word",
-    ["NaN", "Unknown", "None", "N/A", "-", "null", "UNKNOWN", "not  available", "?", "0", "-1", "999"],
+    [
+        "NaN",
+        "Unknown",
+        "None",
+        "N/A",
+        "-",
+        "null",
+        "UNKNOWN",
+        "not  available",
+        "?",
+        "0",
+        "-1",
+        "999",
+    ],
 )
 def test_a_placeholder_is_no_patient_unless_the_entry_says_so(
     table_entry: Entry, tmp_path: Path, word: str
@@ -154,13 +174,19 @@ def audited(
     for number, path in enumerate(pd.read_csv(root / "table.csv")["path"]):
         pixels = bytes((number * 37 + place * (number + 3)) % 256 for place in range(24 * 24))
         Image.frombytes("L", (24, 24), pixels).save(root / path)
-    manifest, images, split = out / "manifest.parquet", out / "images.parquet", out / "seed0.parquet"
+    manifest, images, split = (
+        out / "manifest.parquet",
+        out / "images.parquet",
+        out / "seed0.parquet",
+    )
     write_manifest(manifest, images, entry, root, max_pixels=10**6, workers=1)
     write_test(out / "test.parquet", manifest, 0.2)
     write_split(split, manifest, out / "test.parquet", 0, (50, 100), 0.125)
     write_audit(out / "audit.json", entry, manifest, images, {0: split}, {}, share)
     write_audit_page(out / "audit.md", out / "audit.json")
-    return json.loads((out / "audit.json").read_text("utf-8")), (out / "audit.md").read_text("utf-8")
+    return json.loads((out / "audit.json").read_text("utf-8")), (out / "audit.md").read_text(
+        "utf-8"
+    )
 
 
 def test_a_giant_group_stops_the_run_and_accepted_it_is_noticed(
@@ -168,7 +194,7 @@ def test_a_giant_group_stops_the_run_and_accepted_it_is_noticed(
 ) -> None:
     patients = ["clinic"] * 24 + [f"p{number // 2}" for number in range(36)]
     root = table_of(tmp_path / "small", patients)
-    with pytest.raises(UserError, match="the group 'clinic' has 24 of 60 images.*largest_group"):
+    with pytest.raises(UserError, match=r"the group 'clinic' has 24 of 60 images.*largest_group"):
         audited(table_entry(columns=COLUMNS), root, tmp_path / "out")
     audit, page = audited(table_entry(columns=COLUMNS, largest_group=0.5), root, tmp_path / "out")
     assert any("'clinic' has 24 of 60" in notice for notice in audit["notices"]), audit["notices"]

@@ -273,7 +273,8 @@ def test_a_table_that_is_not_strict_is_refused_by_line(
         PLAIN + ",,\n",
         PLAIN.replace("id,path,label", " id , path,label\u00a0").replace("a\n", " a\n"),
         PLAIN.replace("\n", ",\n"),
-        PLAIN.replace("label\n", "label,note\n").replace("b\n", 'b,"two\nlines, ""quoted"""\n')
+        PLAIN.replace("label\n", "label,note\n")
+        .replace("b\n", 'b,"two\nlines, ""quoted"""\n')
         .replace("a\n", "a,\n"),
     ],
 )
@@ -310,7 +311,13 @@ def test_all_wrong_columns_stand_in_one_message(
     table_entry: Entry, image_set: ImageSet, tmp_path: Path
 ) -> None:
     image_set(tmp_path, rows("a", "b", patient=["p", "q"]))
-    columns = {"id": "id", "path": "file", "label": "labl", "group": "patient", "subgroups": ["sex"]}
+    columns = {
+        "id": "id",
+        "path": "file",
+        "label": "labl",
+        "group": "patient",
+        "subgroups": ["sex"],
+    }
     with pytest.raises(UserError) as error:
         read_images(table_entry(columns=columns, where={"view": "PA"}), tmp_path)
     for name in ("'file'", "'labl' (did you mean 'label'?)", "'sex'", "'view'"):

@@ -586,8 +586,12 @@ def test_a_misspelt_key_ends_in_one_sentence(untouched: Project, tmp_path: Path)
 
 
 def test_slips_of_the_command_line_end_in_one_sentence(untouched: Project, tmp_path: Path) -> None:
-    told(untouched.run("-n", "--", "studyes"), r"No rule has the name 'studyes' \(did you mean 'stud")
-    told(untouched.run("-n", "--", "results/data/tint/manifest.parquet"), r"did you mean '.*/tints/")
+    told(
+        untouched.run("-n", "--", "studyes"), r"No rule has the name 'studyes' \(did you mean 'stud"
+    )
+    told(
+        untouched.run("-n", "--", "results/data/tint/manifest.parquet"), r"did you mean '.*/tints/"
+    )
     told(untouched.run("-n", "--config", "seeds=[0.0]"), r"seeds.0 is 0.0; .*: write 0")
     assert untouched.run("-n", "--config", "seeds=[0]", "fractions=[50, 100]").returncode == 0
     twice = untouched.copy(tmp_path / "twice")
@@ -601,8 +605,9 @@ def test_the_workflow_is_planned_as_a_module_of_another(
 ) -> None:
     importer = untouched.copy(tmp_path / "importer")
     (importer.folder / "Snakefile").write_text(
-        'configfile: "config.yaml"\n\n\nmodule crs:\n    snakefile:\n'
-        f'        "{home}/Snakefile"\n    config:\n        config\n\n\nuse rule * from crs as crs_*\n'
+        'configfile: "config.yaml"\n'
+        f'module crs:\n    snakefile: "{home}/Snakefile"\n    config: config\n'
+        "use rule * from crs as crs_*\n"
     )
     ended = subprocess.run(
         [sys.executable, "-m", "snakemake", "-n", "--quiet", "--", "crs_all"],
@@ -619,7 +624,9 @@ def test_the_audits_print_their_summary(project: Project) -> None:
     ended = project.run("--", "audits")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     said = ended.stdout + ended.stderr
-    assert re.search(r"^tints: [\d,]+ images in [\d,]+ groups, \d classes; 0 groups on two", said, re.M)
+    assert re.search(
+        r"^tints: [\d,]+ images in [\d,]+ groups, \d classes; 0 groups on two", said, re.M
+    )
     assert "to read: results/data/tints/audit.md" in said
     assert (project.folder / "results/data/tints/audit.md").is_file()
 

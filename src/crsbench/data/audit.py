@@ -155,7 +155,7 @@ def _notices_of_groups(manifest: Manifest) -> list[str]:
         for name, count in placeholders(named).items()
     ]
     found += [
-        f"The group {quoted(name)} has {count} of {images} images."
+        f"The group {quoted(name.partition(':')[2])} has {count} of {images} images."
         for name, count in giant_groups(pd.Series(manifest.groups), LARGEST_GROUP).items()
     ]
     return found
