@@ -586,18 +586,18 @@ def test_a_misspelt_key_ends_in_one_sentence(untouched: Project, tmp_path: Path)
 
 
 def test_slips_of_the_command_line_end_in_one_sentence(untouched: Project, tmp_path: Path) -> None:
-    told(
+    refused(
         untouched.run("-n", "--", "studyes"), r"No rule has the name 'studyes' \(did you mean 'stud"
     )
-    told(
+    refused(
         untouched.run("-n", "--", "results/data/tint/manifest.parquet"), r"did you mean '.*/tints/"
     )
-    told(untouched.run("-n", "--config", "seeds=[0.0]"), r"seeds.0 is 0.0; .*: write 0")
+    refused(untouched.run("-n", "--config", "seeds=[0.0]"), r"seeds.0 is 0.0; .*: write 0")
     assert untouched.run("-n", "--config", "seeds=[0]", "fractions=[50, 100]").returncode == 0
     twice = untouched.copy(tmp_path / "twice")
     with (twice.folder / "config.yaml").open("a") as config:
         config.write("\nseeds: [5]\n")
-    told(twice.run("-n"), r"the key 'seeds' stands there twice")
+    refused(twice.run("-n"), r"the key 'seeds' stands there twice")
 
 
 def test_the_workflow_is_planned_as_a_module_of_another(

@@ -60,7 +60,7 @@ def spare_log(log: str) -> Path:
 
 
 def _note(log: str, text: str) -> None:
-    """Write the log, or the spare one; where neither can be written the sentence is still printed."""
+    """Write the log, or the spare one; where neither can be written the sentence is printed."""
     try:
         Path(log).parent.mkdir(parents=True, exist_ok=True)
         Path(log).write_text(text, encoding="utf-8")
