@@ -617,7 +617,7 @@ TRUTH, METADATA = "ISIC_2019_Training_GroundTruth.csv", "ISIC_2019_Training_Meta
             "chexpert",
             write_chexpert,
             replace_in("train.csv", "-1.0", "-2.0"),
-            r"label column 'Pneumonia' has the value '-2.0'; allowed: 1, 0, -1 and an empty cell",
+            r"label column 'Pneumonia' has the value '-2'; allowed: 1, 0, -1 and an empty cell",
         ),
         (
             "chexpert",

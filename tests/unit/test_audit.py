@@ -271,7 +271,7 @@ def test_near_duplicates_of_one_patient_are_distinguished_from_those_across_pati
     write_set(tmp_path / "small", rows)
     near = prepare(entry(), tmp_path / "small", tmp_path / "out")["duplicates"]["near"]
     assert (near["pairs"], near["across_groups"]) == (2, 1)
-    assert near["examples"] == [["i004", "other"]]
+    assert [pair["images"] for pair in near["listed"]] == [["i004", "other"]]
 
 
 def test_near_duplicates_are_found_and_counted_across_the_test_set(
@@ -292,7 +292,8 @@ def test_near_duplicates_are_found_and_counted_across_the_test_set(
     assert duplicates["exact"]["pairs"] == 0
     near = duplicates["near"]
     assert near["pairs"] == near["with_other_labels"] == 40
-    assert ["copy000", "i000"] in near["examples"]
+    assert ["copy000", "i000"] in [pair["images"] for pair in near["listed"]]
+    assert len(near["listed"]) == near["across_groups"] == 40
     manifest = read_manifest(tmp_path / "out/manifest.parquet")
     part = dict(
         zip(

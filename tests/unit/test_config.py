@@ -11,7 +11,9 @@ import yaml
 
 from crsbench.config.grid import Cell, Grid
 from crsbench.config.load import load_config
+from crsbench.config.schema import read_unique_keys, typed
 from crsbench.core.errors import UserError
+from crsbench.operations.targets import check_targets
 
 Settings = Callable[[str], dict[str, Any]]
 Plain = Callable[[], dict[str, Any]]
@@ -74,6 +76,16 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (_set("without", {"lite0_128px/skin": "why"}), r"but 'skin' is not in the panel"),
         (_set("without", {"lite0_128px": ""}), r"without.lite0_128px is"),
         (_set("encoder_registry", "config/none.yaml"), r"none.yaml cannot be read"),
+        (_set("seeds", [0.0]), r"seeds.0 is 0.0; allowed is a whole number: write 0"),
+        (_set("fractions", [50, 100.0]), r"fractions.1 is 100.0; .*: write 100"),
+        (_set("bootstrap.replicates", 2e3), r"replicates is 2000.0; .*: write 2000"),
+        (_set("seeds", [True]), r"seeds.0 is true; allowed is a whole number"),
+        (_set("probe.tolerance", "1e-5"), r'tolerance is "1e-5".*as text: write 1.0e-5'),
+        (_set("probe.tolerance", "2.5e-3"), r'"2.5e-3".*write 2.5e-3'),
+        (_set("probe.c_grid", ["1.e3"]), r"write 1.0e\+3"),
+        (_set("splits.test", "0.2"), r"allowed is a number, without quotation marks"),
+        (_set("encoders", [7]), r'encoders.0 is 7; allowed is text: write "7"'),
+        (_set("seeds", "0"), r"seeds is \"0\"; allowed is a list"),
     ],
 )
 def test_a_wrong_config_is_reported(
@@ -404,3 +416,59 @@ def test_what_depends_on_a_name_goes_with_it_and_an_unknown_name_stays_an_error(
     content["depth_sweep"] |= {"encoders": ["dinov2", "dinov3"]}
     with pytest.raises(UserError, match=r"depth_sweep.encoders names 'dinov3' \(did you mean"):
         load_config(content, home)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["seeds: [0]\nseeds: [1]\n", "probe: {folds: 2, folds: 3}\n", "a:\n  - {b: 1, c: 2, b: 1}\n"],
+)
+def test_a_key_twice_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(content, "utf-8")
+    with pytest.raises(UserError, match=r"config.yaml is not valid YAML: the key '\w+' .*twice"):
+        read_unique_keys(tmp_path / "config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["0", "1"], [0, 1]),
+        ({"jpeg": ["25", "10"], "contrast": ["0.5"]}, {"jpeg": [25, 10], "contrast": [0.5]}),
+        (["1.0e-5", "1e-5"], [1e-5, "1e-5"]),
+        (
+            ["true", "null", "clip", "a: b", "2024-01-01"],
+            [True, None, "clip", "a: b", "2024-01-01"],
+        ),
+        (7, 7),
+    ],
+)
+def test_a_value_of_the_command_line_is_what_a_file_would_have(given: Any, meant: Any) -> None:
+    found = typed(given)
+    assert found == meant
+    assert repr(found) == repr(meant)  # True == 1 and 1 == 1.0
+
+
+RULES, NAMES = ["all", "audits", "studies"], ["clip", "isic2019", "clean", "jpeg-1"]
+MADE = {
+    f"results/{encoder}/isic2019/{c}.json" for encoder in ("clip",) for c in ("clean", "jpeg-1")
+}
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("studyes", r"No rule has the name 'studyes' \(did you mean 'studies'\?\)"),
+        ("audit", r"did you mean 'audits'"),
+        ("zzz", r"No rule has the name 'zzz'; allowed: all, audits, studies"),
+        ("results/clipp/isic2019/clean.json", r"did you mean 'results/clip/isic2019/clean.json'"),
+        ("results/clip/isic2091/clean.json", r"did you mean 'results/clip/isic2019/clean.json'"),
+        ("results/clip/isic2019/jpg-1.json", r"did you mean 'results/clip/isic2019/jpeg-1.json'"),
+        ("nothing/at/all", r"Nothing makes the file 'nothing/at/all'; .*clip, isic2019"),
+    ],
+)
+def test_a_target_that_nothing_makes_names_the_nearest(target: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        check_targets(["all", *MADE, target], RULES, NAMES, MADE.__contains__)
+
+
+def test_targets_that_are_made_or_there_pass() -> None:
+    check_targets(["studies", *MADE], RULES, NAMES, MADE.__contains__)

@@ -88,6 +88,23 @@ def test_jobs_that_fail_of_one_cause_are_reported_once(tmp_path: Path) -> None:
     assert reported.count("ValueError: no") == 1 + 1  # the table, and the reason in the command
 
 
+@pytest.mark.parametrize("log", ["file/log", "file/deeper/log"])
+def test_a_log_that_cannot_be_written_still_leaves_the_cause(
+    log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "spare"))
+    (tmp_path / "spare").mkdir()
+    (tmp_path / "file").write_text("in the way of a folder")
+    console = Console(io.StringIO())
+    started(console, 1)
+    with pytest.raises(UserError):
+        attempt(str(tmp_path / log), broken, "means")
+    failed(console, 1, "a.json", tmp_path / log)
+    assert "  cause   The encoder 'means' is broken" in failure_report(console, ARGV, {}, 10)
+    failed(console, 2, "b.json", tmp_path / "file" / "another job's log")
+    assert "it left no cause" in failure_report(console, ARGV, {}, 10)
+
+
 def test_a_log_of_an_earlier_attempt_is_no_cause(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("an old sentence\n")

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -589,6 +590,52 @@ def test_a_misspelt_key_ends_in_one_sentence(untouched: Project, tmp_path: Path)
     refused(
         other.run("-n"), r"the config: unknown key 'seedz' in the top level \(did you mean 'seeds'"
     )
+
+
+def test_slips_of_the_command_line_end_in_one_sentence(untouched: Project, tmp_path: Path) -> None:
+    refused(
+        untouched.run("-n", "--", "studyes"), r"No rule has the name 'studyes' \(did you mean 'stud"
+    )
+    refused(
+        untouched.run("-n", "--", "results/data/tint/manifest.parquet"), r"did you mean '.*/tints/"
+    )
+    refused(untouched.run("-n", "--config", "seeds=[0.0]"), r"seeds.0 is 0.0; .*: write 0")
+    assert untouched.run("-n", "--config", "seeds=[0]", "fractions=[50, 100]").returncode == 0
+    twice = untouched.copy(tmp_path / "twice")
+    with (twice.folder / "config.yaml").open("a") as config:
+        config.write("\nseeds: [5]\n")
+    refused(twice.run("-n"), r"the key 'seeds' stands there twice")
+
+
+def test_the_workflow_is_planned_as_a_module_of_another(
+    untouched: Project, home: Path, tmp_path: Path
+) -> None:
+    importer = untouched.copy(tmp_path / "importer")
+    (importer.folder / "Snakefile").write_text(
+        'configfile: "config.yaml"\n'
+        f'module crs:\n    snakefile: "{home}/Snakefile"\n    config: config\n'
+        "use rule * from crs as crs_*\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-m", "snakemake", "-n", "--quiet", "--", "crs_all"],
+        cwd=importer.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_the_audits_print_their_summary(project: Project) -> None:
+    ended = project.run("--", "audits")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    said = ended.stdout + ended.stderr
+    assert re.search(
+        r"^tints: [\d,]+ images in [\d,]+ groups, \d classes; 0 groups on two", said, re.M
+    )
+    assert "to read: results/data/tints/audit.md" in said
+    assert (project.folder / "results/data/tints/audit.md").is_file()
 
 
 def test_an_unknown_encoder_ends_in_one_sentence(untouched: Project, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def synthetic_bins(runs: pd.DataFrame) -> pd.DataFrame:
 
 def synthetic_audit(name: str, title: str) -> dict[str, Any]:
     return {
-        **{"dataset": name, "title": title, "images": 1000},
+        **{"dataset": name, "title": title, "images": 1000, "notices": []},
         "rows": {"expected": 1000, "found": 1000, "as_expected": True, "left_out": {}},
         "files": {"damaged": {"count": 0}},
         "groups": {"count": 800, "crossing_parts": {"0": 0}},

@@ -10,8 +10,10 @@ from pathlib import Path
 
 from snakemake.common import __version__ as snakemake_version
 from snakemake.exceptions import WorkflowError
+from snakemake.utils import update_config
 
-HOME = Path(workflow.basedir)
+# The folder of this file's Snakefile: workflow.basedir is that of a workflow which imports it.
+HOME = Path(workflow.current_basedir.get_path_or_uri(secret_free=False)).parents[1]
 # The library beside this workflow is the one that runs, here and in every job's process.
 sys.path.insert(0, str(HOME / "src"))
 OTHERS = os.environ.get("PYTHONPATH", "")
@@ -19,15 +21,18 @@ os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, [str(HOME / "src"), OT
 
 from crsbench.config.load import load_config
 from crsbench.config.planned import keep_planned, load_planned
+from crsbench.config.schema import read_unique_keys, typed
 from crsbench.operations.console import Console, failure_report, is_noise, summary
 from crsbench.config.sources import encoder_inputs, image_root
 from crsbench.data.readers import source_tables
+from crsbench.data.audit_page import notices
 from crsbench.core.errors import UserError, attempt
 from crsbench.features.embeddings import embedding_files
 from crsbench.features.settings import ExtractionSettings, ImageSettings
 from crsbench.core.hashing import sha256_of_file
 from crsbench.config.grid import Grid
 from crsbench.config.layout import Layout
+from crsbench.operations.targets import check_targets
 from crsbench.operations.resources import NEEDS, control_needs
 from crsbench.core.threads import use_one_thread
 from crsbench.weights.files import version
@@ -40,6 +45,10 @@ gc.set_threshold(50_000, 20, 100)
 # A job in a process of its own has the settings that the main process started with, whatever the
 # files of the config and the registries say by now.
 try:
+    if workflow.is_main_process:
+        for file in workflow.configfiles:  # Snakemake's own reading keeps the last of equal keys
+            read_unique_keys(file)
+        update_config(config, typed(workflow.config_settings.config))
     CONFIG = load_config(config, HOME) if workflow.is_main_process else load_planned(HOME)
 except UserError as error:
     raise WorkflowError(error)
@@ -177,6 +186,9 @@ def report_failures():
 
 def report_products():
     print(f"\n{summary(CONSOLE, CONFIG.results, LAYOUT.report)}", file=sys.stderr)
+    known = notices(expand(LAYOUT.audit, dataset=[*CONFIG.datasets, *CONFIG.targets]))
+    if known:
+        print(f"What the audits found first (snakemake audits):\n{known}", file=sys.stderr)
 
 
 def as_known(name, private, *parameters):
@@ -217,6 +229,31 @@ def patch_pipe_search():
     search = getattr(Job, "is_pipe_or_service_input", None)
     if as_known("search for pipes", search, "self", "path"):
         Job.is_pipe_or_service_input = lambda job, path: False
+
+
+def patch_missing_targets():
+    """Snakemake 9.27 says of a target that nothing makes neither what was meant nor what there is."""
+    prepare = getattr(workflow, "_prepare_dag", None)
+    known = ["forceall", "ignore_incomplete", "lock_warn_only", "nolock", "shadow_prefix"]
+    if not as_known("preparation of the graph", prepare, *known):
+        return
+
+    def prepare_known_targets(*arguments, **options):
+        rules = list(workflow.rules)
+        named = [rule.name for rule in rules if not rule.has_wildcards()]
+        parts = [*CONFIG.encoders, *CONFIG.datasets, *CONFIG.targets, "clean", *GRID.degraded]
+        parts += [*STUDY_NAMES, *SCORE_TABLES]
+
+        def is_made(path):
+            return os.path.exists(path) or any(rule.is_producer(path) for rule in rules)
+
+        try:
+            check_targets(workflow.dag_settings.targets, named, parts, is_made)
+        except UserError as error:
+            raise WorkflowError(error)
+        prepare(*arguments, **options)
+
+    workflow._prepare_dag = prepare_known_targets
 
 
 def needs(work, what):
@@ -264,3 +301,6 @@ wildcard_constraints:
     condition=any_of(["clean", *GRID.degraded]),
     seed=any_of(map(str, CONFIG.seeds)),
     percent=any_of(f"{percent:03d}" for percent in CONFIG.fractions),
+
+
+patch_missing_targets()

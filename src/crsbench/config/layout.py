@@ -38,6 +38,10 @@ class Layout:
         return f"{self.results}/data/{{dataset}}/audit.json"
 
     @property
+    def audit_page(self) -> str:
+        return f"{self.results}/data/{{dataset}}/audit.md"
+
+    @property
     def test(self) -> str:
         return f"{self.results}/data/{{dataset}}/test.parquet"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -25,14 +26,36 @@ def read_closed(file: Path | str, schema: str, text: str | None = None) -> Mappi
 
     text: the file's content where it was read before.
     """
-    try:
-        text = read_text(file) if text is None else text
-        entries = yaml.load(text, Loader=_LoaderOfUniqueKeys)
-    except yaml.YAMLError as error:
-        raise UserError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from error
+    entries = read_unique_keys(file, text)
     validate({} if entries is None else entries, schema, str(file))
     _check_names(entries or {}, file)
     return entries
+
+
+def read_unique_keys(file: Path | str, text: str | None = None) -> Any:
+    """The content of a YAML file; UserError naming the file, and a key that stands there twice."""
+    try:
+        return yaml.load(read_text(file) if text is None else text, Loader=_LoaderOfUniqueKeys)
+    except yaml.YAMLError as error:
+        raise UserError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from error
+
+
+def typed(value: Any) -> Any:
+    """A value of the command line as a config file would have it.
+
+    Snakemake leaves the numbers and truth values within lists and mappings as text.
+    """
+    if isinstance(value, Mapping):
+        return {key: typed(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [typed(part) for part in value]
+    if isinstance(value, str):
+        try:
+            meant = yaml.safe_load(value)
+        except yaml.YAMLError:
+            return value
+        return meant if isinstance(meant, int | float | None) else value
+    return value
 
 
 def read_text(file: Path | str) -> str:
@@ -40,6 +63,8 @@ def read_text(file: Path | str) -> str:
         return Path(file).read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not UTF-8 text: {error.reason}.") from error
 
 
 class _LoaderOfUniqueKeys(yaml.SafeLoader):
@@ -74,9 +99,16 @@ def _is_finite(_: Any, value: Any) -> bool:
     return number and math.isfinite(value)
 
 
+def _is_integer(_: Any, value: Any) -> bool:
+    """JSON Schema calls 1.0 an integer too, but the names of files are made of integers."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 _Validator = extend(
     Draft202012Validator,
-    type_checker=Draft202012Validator.TYPE_CHECKER.redefine("number", _is_finite),
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine_many(
+        {"number": _is_finite, "integer": _is_integer}
+    ),
 )
 """YAML can write `.nan` and `.inf`, which are no numbers to compute with."""
 
@@ -144,4 +176,41 @@ def _explain(error: ValidationError) -> str:
         hint = nearest(str(error.instance), error.validator_value)
         allowed = ", ".join(map(str, error.validator_value))
         return f"{place} is {json.dumps(error.instance)}{hint}; allowed: {allowed}."
+    if error.validator == "type":
+        return f"{place} is {json.dumps(error.instance, default=str)}{_type_hint(error)}."
     return f"{place} is {json.dumps(error.instance, default=str)}: {error.message}."
+
+
+TYPES = {
+    **{"integer": "a whole number", "number": "a number", "string": "text", "array": "a list"},
+    **{"object": "a mapping", "boolean": "true or false", "null": "null"},
+}
+"""JSON's types in the words of the messages."""
+
+
+def _type_hint(error: ValidationError) -> str:
+    """What is allowed instead of a value of another type, and how YAML came to read it so."""
+    wanted = [error.validator_value] if isinstance(error.validator_value, str) else []
+    wanted = wanted or list(error.validator_value)
+    allowed = f"; allowed is {' or '.join(TYPES[name] for name in wanted)}"
+    value = error.instance
+    if isinstance(value, float) and value.is_integer() and "integer" in wanted:
+        return f"{allowed}: write {int(value)}"
+    if isinstance(value, str) and {"integer", "number"} & {*wanted}:
+        power = re.fullmatch(r"([-+]?\d+)([.]?\d*)[eE]([-+]?)(\d+)", value)
+        if power:
+            digits, rest, sign, exponent = power.groups()
+            number = f"{digits}{rest if len(rest) > 1 else '.0'}e{sign or '+'}{exponent}"
+            return f"{allowed}, and YAML reads this as text: write {number}"
+        return f"{allowed}, without quotation marks" if _is_number(value) else allowed
+    if not isinstance(value, str | list | dict) and "string" in wanted:
+        return f'{allowed}: write "{value}"'
+    return allowed
+
+
+def _is_number(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True

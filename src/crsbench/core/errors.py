@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -50,8 +53,19 @@ def attempt(log: str, work: Callable[..., None], *arguments: Any) -> None:
         raise
 
 
+def spare_log(log: str) -> Path:
+    """Where a job leaves its log when the disk of its own is full or can't be written to."""
+    digest = hashlib.sha256(os.fsencode(os.path.abspath(log))).hexdigest()
+    return Path(tempfile.gettempdir(), f"crsbench-{os.getuid()}-{digest[:32]}.log")
+
+
 def _note(log: str, text: str) -> None:
-    """Write the log; where it can't be written the sentence itself must still be printed."""
-    with suppress(OSError):
+    """Write the log, or the spare one; where neither can be written the sentence is printed."""
+    try:
         Path(log).parent.mkdir(parents=True, exist_ok=True)
         Path(log).write_text(text, encoding="utf-8")
+    except OSError:
+        with suppress(OSError):
+            spare_log(log).unlink(missing_ok=True)
+            with spare_log(log).open("x", encoding="utf-8") as file:
+                file.write(text)

@@ -14,6 +14,7 @@ from crsbench.config.model import DatasetEntry, Task
 from crsbench.core.errors import UserError
 from crsbench.core.files import read_table, write_table
 from crsbench.data.readers import RESERVED, ImageTable, read_images
+from crsbench.data.readers.identities import check_giant_groups
 from crsbench.data.scan import scan_images, unscanned
 
 
@@ -89,6 +90,7 @@ def manifest_frame(entry: DatasetEntry, images: pd.DataFrame, scan: pd.DataFrame
     frame = images.assign(content_sha256=scan["content_sha256"].to_numpy())[whole]
     frame = frame.reset_index(drop=True)
     frame["group"] = _join_groups(frame["group"], frame["content_sha256"])
+    check_giant_groups(entry, frame["group"])
     may_fit = entry.spec.get("conflicting_duplicates", "drop") == "keep"
     frame["dropped"] = False if may_fit else conflicting(frame)
     return frame

@@ -22,6 +22,7 @@ from crsbench.core.errors import UserError
 from crsbench.core.hashing import checksum
 from crsbench.core.progress import progress
 from crsbench.data.near_duplicates import perceptual_hash
+from crsbench.data.readers.identities import folded
 from crsbench.images.checks import MissingExtraError
 from crsbench.images.decoding import decode
 
@@ -80,13 +81,51 @@ def scan_images(
                 line = json.dumps([stamp, known[path, stamp]])
                 cache.write(f"{checksum(line)} {line}\n")
                 cache.flush()
-    missing = [asdict(ScannedImage(path, "the file is missing")) for path in paths]
+    folders: dict[Path, list[str]] = {}
     return pd.DataFrame(
         [
-            absent if stamp is None else known[path, stamp]
-            for path, stamp, absent in zip(paths, stamps, missing, strict=True)
+            _missing(root, path, folders) if stamp is None else known[path, stamp]
+            for path, stamp in zip(paths, stamps, strict=True)
         ]
     )
+
+
+def _missing(root: Path, path: str, folders: dict[Path, list[str]]) -> dict[str, Any]:
+    found = look_alike(root, path, folders)
+    beside = f"; '{found}' is there" if found else ""
+    return asdict(ScannedImage(path, f"the file is missing{beside}"))
+
+
+def look_alike(root: Path, path: str, folders: dict[Path, list[str]]) -> str:
+    """A file below `root` that differs from `path` in what people mistake; "" if there is none.
+
+    That is case, spaces, leading zeros, backslashes, and at last the file's ending. folders: the
+    names in each folder looked into so far, to which it adds.
+    """
+    place = Path()
+    *parents, name = path.replace("\\", "/").split("/")
+    for part in parents:
+        if (root / place / part).is_dir():
+            place /= part
+            continue
+        alike = [other for other in _names(root / place, folders) if folded(other) == folded(part)]
+        if not alike:
+            return ""
+        place /= alike[0]
+    for like in (folded, lambda name: folded(name.rpartition(".")[0] or name)):
+        for other in _names(root / place, folders):
+            if like(other) == like(name) and (root / place / other).is_file():
+                return (place / other).as_posix()
+    return ""
+
+
+def _names(folder: Path, folders: dict[Path, list[str]]) -> list[str]:
+    if folder not in folders:
+        try:
+            folders[folder] = sorted(os.listdir(folder))
+        except OSError:
+            folders[folder] = []
+    return folders[folder]
 
 
 def unscanned(paths: Sequence[str]) -> pd.DataFrame:
