@@ -70,7 +70,7 @@ def test_names_that_differ_by_mistake_fold_to_one(one: str, other: str) -> None:
         ("0", "00x"),
     ],
 )
-def test_names_that_differ_stay_apart(one: str, other: str) -> None:
+def test_names_that_differ_stay_separate(one: str, other: str) -> None:
     assert folded(one) != folded(other)
 
 
