@@ -65,7 +65,8 @@ def measure(image: Image.Image, content: bytes) -> Json:
     low, high = np.searchsorted(cumulated, cumulated[-1] * np.array([TAIL, 1 - TAIL]))
     blank, blank_value = _border(small)
     return {
-        "constant": bool((np.diff(_extrema(image)) == 0).all()),
+        "constant": bool(counts.max() == cumulated[-1])
+        and all(first == last for first, last in _extrema(image)),
         "perceptual_hash": hash_of(small),
         "low": int(low),
         "high": int(high),
@@ -80,23 +81,29 @@ def measure(image: Image.Image, content: bytes) -> Json:
 
 def _border(small: np.ndarray) -> tuple[int, int]:
     """How many of the rows or columns from one side on have one value, and which."""
-    found = []
+    widest = 0, 0
     for side in (small, small[::-1], small.T, small.T[::-1]):
-        other = (side != side[0, 0]).any(axis=1)
-        found.append((int(other.argmax()) if other.any() else SIDE, int(side[0, 0])))
-    return max(found)
+        value = side[0, 0]
+        if (side[0] == value).all():
+            other = (side != value).any(axis=1)
+            widest = max(widest, (int(other.argmax()) if other.any() else SIDE, int(value)))
+    return widest
 
 
 def _corner_is_missing(image: Image.Image) -> bool:
-    """Whether the 8 × 8 pixels of a corner are the grey of missing data; where it is, EXIF says."""
+    """Whether the 8 × 8 pixels of a corner are the grey of missing data; in which, EXIF says."""
     width, height = image.size
-    corners = [(x, y) for x in (0, width - 8) for y in (0, height - 8) if x >= 0 and y >= 0]
-    return any((_extrema(image.crop((x, y, x + 8, y + 8))) == MISSING).all() for x, y in corners)
+    for x, y in ((0, 0), (width - 8, 0), (0, height - 8), (width - 8, height - 8)):
+        alike = min(x, y) >= 0 and image.getpixel((x, y)) in (MISSING, (MISSING,) * 3)
+        if alike and _extrema(image.crop((x, y, x + 8, y + 8))) == {(MISSING, MISSING)}:
+            return True
+    return False
 
 
-def _extrema(image: Image.Image) -> np.ndarray:
-    """(channels, 2): the smallest and the largest value of each."""
-    return np.reshape(image.getextrema(), (-1, 2))
+def _extrema(image: Image.Image) -> set[tuple[int, int]]:
+    """The smallest and the largest value of each channel."""
+    found = image.getextrema()
+    return {found} if image.mode == "L" else {*found}
 
 
 def lacks_scans(content: bytes) -> bool:
