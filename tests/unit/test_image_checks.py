@@ -306,8 +306,48 @@ def test_a_turned_or_inverted_copy_is_named_with_its_parts(
     duplicates = audited(tmp_path, images, table_entry())["duplicates"]
     assert duplicates["near"]["pairs"] == 0
     said = ", ".join(filter(None, [how, "inverted" if inverted else ""]))
-    assert [*duplicates["near_when_turned"]] == [said]
-    found = duplicates["near_when_turned"][said]
+    assert [*duplicates["near_when_changed"]] == [said]
+    found = duplicates["near_when_changed"][said]
     assert found["pairs"] == 1
     assert found["listed"][0]["images"] == ["k003", "x"]
     assert set(found["listed"][0]["parts"]) == {"0"}
+
+
+def framed(values: np.ndarray, rim: int) -> np.ndarray:
+    """In a black frame with some noise."""
+    noise = np.random.default_rng(0).integers(0, 6, np.add(values.shape, 2 * rim), dtype=np.uint8)
+    noise[rim:-rim, rim:-rim] = np.maximum(values, 30)
+    return noise
+
+
+@pytest.mark.parametrize("rim", [6, 20, 50])
+def test_a_copy_without_its_dark_border_is_named(
+    rim: int, table_entry: Entry, tmp_path: Path
+) -> None:
+    images = films(size=(200, 160), template=0, knots=24)
+    plain = images["k003.png"]
+    images["k003.png"] = framed(plain, rim)
+    images["x.jpg"] = jpeg(np.maximum(plain, 30))
+    duplicates = audited(tmp_path, images, table_entry())["duplicates"]
+    assert duplicates["near"]["pairs"] == 0
+    found = duplicates["near_when_changed"]
+    assert [*found] == ["without a border"]
+    assert [pair["images"] for pair in found["without a border"]["listed"]] == [["k003", "x"]]
+
+
+@pytest.mark.parametrize("name", ["a", "x"])  # before and after the whole image
+@pytest.mark.parametrize("kept", [0.95, 0.9, 0.875, 0.8])
+def test_a_copy_cropped_to_its_centre_is_named(
+    kept: float, name: str, table_entry: Entry, tmp_path: Path
+) -> None:
+    images = films(size=(320, 240), template=0, knots=24)
+    whole = Image.fromarray(images["k003.png"])
+    rims = [round(side * (1 - kept) / 2) for side in whole.size]
+    copy = whole.crop((*rims, whole.width - rims[0], whole.height - rims[1]))
+    images[f"{name}.jpg"] = jpeg(copy.resize((256, 192)), quality=80)
+    duplicates = audited(tmp_path, images, table_entry())["duplicates"]
+    assert duplicates["near"]["pairs"] == 0
+    found = duplicates["near_when_changed"]
+    assert [*found] == ["cropped to the centre"]
+    pairs = [pair["images"] for pair in found["cropped to the centre"]["listed"]]
+    assert pairs == [sorted(["k003", name])]

@@ -13,7 +13,7 @@ from crsbench.config.model import DatasetEntry
 from crsbench.core.files import read_table, write_json
 from crsbench.data.image_checks import file_findings
 from crsbench.data.manifest import Manifest, conflicting, read_manifest
-from crsbench.data.near_duplicates import near_pairs, turned_pairs
+from crsbench.data.near_duplicates import cropped_pairs, near_pairs, turned_pairs
 from crsbench.data.readers import UNKNOWN_GROUP
 from crsbench.data.splits import CALIBRATION, TEST, TRAIN, Split, read_split
 from crsbench.metrics.arrays import UNKNOWN
@@ -116,11 +116,16 @@ def _duplicates(
     one_each = ~frame["content_sha256"].duplicated()
     hashes = scan.set_index("image_id").loc[frame["image_id"]]
     compared = np.flatnonzero(one_each & ~hashes["constant"].to_numpy())
-    known = hashes["perceptual_hash"].to_numpy()[compared]
-    near, *turned = (
-        (how, _Pairs(frame, compared[pairs[:, :2]], pairs[:, 2]))
-        for how, pairs in [("", near_pairs(known, NEAR_BITS)), *turned_pairs(known, NEAR_BITS)]
+    known, cropped = (
+        hashes[name].to_numpy()[compared] for name in ("perceptual_hash", "cropped_hashes")
     )
+    near = _Pairs(frame, compared, near_pairs(known, NEAR_BITS))
+    changed = {
+        how: _Pairs(frame, compared, pairs)
+        for found in (turned_pairs(known, NEAR_BITS), cropped_pairs(known, cropped, NEAR_BITS))
+        for how, pairs in found
+        if len(pairs)
+    }
     return {
         "exact": _exact(frame, np.ones(len(frame), dtype=bool)),
         "conflicting": {
@@ -132,10 +137,8 @@ def _duplicates(
                 for seed, split in splits.items()
             },
         },
-        "near": {"bits": NEAR_BITS, **near[1].described(splits)},
-        "near_when_turned": {
-            how: pairs.described(splits) for how, pairs in turned if len(pairs.bits)
-        },
+        "near": {"bits": NEAR_BITS, **near.described(splits)},
+        "near_when_changed": {how: pairs.described(splits) for how, pairs in changed.items()},
     }
 
 
@@ -152,12 +155,12 @@ def _exact(frame: pd.DataFrame, among: np.ndarray) -> Json:
 
 
 class _Pairs:
-    """Pairs of images: rows (m, 2) of a manifest's frame, and how many bits (m,) differ."""
+    """Pairs of images: (m, 3) of two places in `rows` of a manifest's frame and differing bits."""
 
-    def __init__(self, frame: pd.DataFrame, rows: np.ndarray, bits: np.ndarray) -> None:
+    def __init__(self, frame: pd.DataFrame, rows: np.ndarray, pairs: np.ndarray) -> None:
         self.ids = frame["image_id"].to_numpy(dtype=str)
         self.truth = np.stack(frame["labels"].to_list())
-        self.first, self.second, self.bits = rows[:, 0], rows[:, 1], bits
+        self.first, self.second, self.bits = *rows[pairs[:, :2]].T, pairs[:, 2]
         groups = frame["group"].to_numpy(dtype=str)
         self.across_groups = groups[self.first] != groups[self.second]
 

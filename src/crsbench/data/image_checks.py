@@ -10,7 +10,7 @@ import pandas as pd
 from PIL import Image
 
 from crsbench.core.errors import UserError
-from crsbench.data.near_duplicates import SIDE, hash_bits, hash_of, thumbnail
+from crsbench.data.near_duplicates import SIDE, cropped_hashes, hash_bits, hash_of, thumbnail
 from crsbench.images.scaling import DEEP_BITS, Scaling
 
 TAIL = 0.005
@@ -52,7 +52,7 @@ Json = dict[str, Any]
 
 
 def measure(image: Image.Image, content: bytes) -> Json:
-    """Of an upright 8-bit image and its file: hash, grey values, borders of one value, lost data.
+    """Of an upright 8-bit image and its file: hashes, grey values, borders of one value, lost data.
 
     low, high: grey values with 0.5 % of the pixels below and above; mean; black, white: shares of
     pixels; blank: the widest border of one value, in 64ths of the image, and blank_value;
@@ -68,6 +68,7 @@ def measure(image: Image.Image, content: bytes) -> Json:
         "constant": bool(counts.max() == cumulated[-1])
         and all(first == last for first, last in _extrema(image)),
         "perceptual_hash": hash_of(small),
+        "cropped_hashes": cropped_hashes(grey),
         "low": int(low),
         "high": int(high),
         "mean": round(float(counts @ np.arange(256) / cumulated[-1]), 2),

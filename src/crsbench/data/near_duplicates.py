@@ -1,4 +1,4 @@
-"""Near duplicates: images whose perceptual hashes are almost equal, turned or inverted ones too.
+"""Near duplicates: images whose perceptual hashes are almost equal, turned and cropped ones too.
 
 The hash is the DCT hash: the picture in grey at 64 × 64, its two-dimensional discrete cosine
 transform, one bit for each of the 16 × 16 lowest frequencies: whether the coefficient is positive
@@ -23,6 +23,12 @@ COSINES = np.cos(
 
 AT_ONCE = 4_000_000
 """How many pairs are compared at once, which bounds the memory."""
+
+CENTRES = (0.95, 0.9, 0.875, 0.8)
+"""The shares of either side that copies are cropped to: round ones, and 224 of 256 pixels."""
+
+BORDER = [0] * 17 + [255] * 239
+"""A dark border has grey values up to 16: JPEG's noise beside black."""
 
 ORIENTATIONS = {
     "": (False, False, False),
@@ -53,10 +59,21 @@ def hash_of(small: np.ndarray) -> str:
     return np.packbits(low.ravel() > 1e-3).tobytes().hex()  # what is 0 but for rounding is not
 
 
+def cropped_hashes(grey: Image.Image) -> str:
+    """The hashes of a grey image without its dark border, and of its centre at each of CENTRES."""
+    whole = (0, 0, *grey.size)
+    boxes = [grey.point(BORDER).getbbox() or whole]
+    for kept in CENTRES:
+        rims = [side * (1 - kept) / 2 for side in grey.size]
+        boxes.append((*rims, grey.width - rims[0], grey.height - rims[1]))
+    size, filter_ = (SIDE, SIDE), Image.Resampling.BOX
+    return "".join(hash_of(np.asarray(grey.resize(size, filter_, box))) for box in boxes)
+
+
 def hash_bits(hashes: np.ndarray) -> np.ndarray:
-    """(n, 256) uint8, 0 or 1, of (n,) hashes."""
-    packed = [np.frombuffer(bytes.fromhex(text), dtype=np.uint8) for text in hashes]
-    return np.unpackbits(np.array(packed, dtype=np.uint8).reshape(-1, BITS // 8), axis=1)
+    """(n, 256) uint8, 0 or 1, of (n,) hashes, or of texts of several hashes, one after another."""
+    packed = np.frombuffer(bytes.fromhex("".join(hashes)), dtype=np.uint8)
+    return np.unpackbits(packed).reshape(-1, BITS)
 
 
 def near_pairs(hashes: np.ndarray, most: int) -> np.ndarray:
@@ -77,6 +94,26 @@ def turned_pairs(hashes: np.ndarray, most: int) -> Iterator[tuple[str, np.ndarra
             how = ", ".join(filter(None, [name, "inverted" if inverted else ""]))
             if how:
                 yield how, _near(bits, turned_bits(bits, *orientation, inverted=inverted), most)
+
+
+def cropped_pairs(
+    hashes: np.ndarray, cropped: np.ndarray, most: int
+) -> Iterator[tuple[str, np.ndarray]]:
+    """As `near_pairs`, where one is cropped, of (n,) hashes and `cropped_hashes`: how, and (m, 3).
+
+    Pairs that are near as they are have no part in it.
+    """
+    whole = hash_bits(hashes)
+    borderless, *centres = hash_bits(cropped).reshape(-1, 1 + len(CENTRES), BITS).swapaxes(0, 1)
+    cropped_to = {"without a border": [(borderless, borderless)]}
+    cropped_to["cropped to the centre"] = [
+        pair for centre in centres for pair in ((whole, centre), (centre, whole))
+    ]
+    for how, compared in cropped_to.items():
+        pairs = np.concatenate([_near(one, other, most) for one, other in compared])
+        pairs = pairs[(whole[pairs[:, 0]] != whole[pairs[:, 1]]).sum(axis=1) > most]
+        pairs = pairs[np.argsort(pairs[:, 2], kind="stable")]  # of several crops the closest
+        yield how, pairs[np.unique(pairs[:, :2], axis=0, return_index=True)[1]]
 
 
 def turned_bits(

@@ -38,7 +38,7 @@ class ScannedImage:
 
     mode: the mode in the file, before anything became RGB; largest: the largest value that is
     stored of 16-bit grey, else 0; constant: whether every pixel has the same colour;
-    perceptual_hash: see `near_duplicates`; the rest: `image_checks.measure`.
+    perceptual_hash, cropped_hashes: see `near_duplicates`; the rest: `image_checks.measure`.
     """
 
     path: str
@@ -51,6 +51,7 @@ class ScannedImage:
     largest: int = 0
     constant: bool = False
     perceptual_hash: str = ""
+    cropped_hashes: str = ""
     low: int = 0
     high: int = 0
     mean: float = 0.0
