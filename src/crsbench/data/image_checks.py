@@ -68,7 +68,7 @@ def measure(image: Image.Image, content: bytes) -> Json:
         "constant": bool(counts.max() == cumulated[-1])
         and all(first == last for first, last in _extrema(image)),
         "perceptual_hash": hash_of(small),
-        "cropped_hashes": cropped_hashes(grey),
+        "cropped_hashes": cropped_hashes(grey, small),
         "low": int(low),
         "high": int(high),
         "mean": round(float(counts @ np.arange(256) / cumulated[-1]), 2),

@@ -17,10 +17,6 @@ from PIL import Image
 SIDE, FREQUENCIES = 64, 16
 BITS = FREQUENCIES * FREQUENCIES
 
-COSINES = np.cos(
-    np.pi * np.arange(FREQUENCIES)[:, None] * (2 * np.arange(SIDE) + 1) / (2 * SIDE)
-)  # DCT-II: row u is cos(π u (2x + 1) / 2N)
-
 AT_ONCE = 4_000_000
 """How many pairs are compared at once, which bounds the memory."""
 
@@ -53,21 +49,33 @@ def perceptual_hash(image: Image.Image) -> str:
     return hash_of(thumbnail(image.convert("L")))
 
 
-def hash_of(small: np.ndarray) -> str:
-    """The hash of a (64, 64) thumbnail."""
-    low = COSINES @ small.astype(np.float64) @ COSINES.T
+def _cosines(kept: float) -> np.ndarray:
+    """(16, 64): the DCT-II of the middle of 64 values, a share `kept` of them.
+
+    Row u is cos(π u (x + 1/2 − r) / (64 − 2 r)) behind a rim of r values, weighted by the part of
+    value x that is kept.
+    """
+    rim = SIDE * (1 - kept) / 2
+    x, u = np.arange(SIDE), np.arange(FREQUENCIES)[:, None]
+    weights = np.clip(np.minimum(x + 1, SIDE - rim) - np.maximum(x, rim), 0, 1)
+    return weights * np.cos(np.pi * u * (x + 0.5 - rim) / (SIDE - 2 * rim))
+
+
+WHOLE = _cosines(1)[None]
+MIDDLES = np.stack([_cosines(kept) for kept in CENTRES])
+
+
+def hash_of(small: np.ndarray, cosines: np.ndarray = WHOLE) -> str:
+    """The hashes of a (64, 64) thumbnail, one for each of (k, 16, 64) transforms."""
+    low = cosines @ small.astype(np.float64) @ cosines.swapaxes(1, 2)
     return np.packbits(low.ravel() > 1e-3).tobytes().hex()  # what is 0 but for rounding is not
 
 
-def cropped_hashes(grey: Image.Image) -> str:
-    """The hashes of a grey image without its dark border, and of its centre at each of CENTRES."""
-    whole = (0, 0, *grey.size)
-    boxes = [grey.point(BORDER).getbbox() or whole]
-    for kept in CENTRES:
-        rims = [side * (1 - kept) / 2 for side in grey.size]
-        boxes.append((*rims, grey.width - rims[0], grey.height - rims[1]))
-    size, filter_ = (SIDE, SIDE), Image.Resampling.BOX
-    return "".join(hash_of(np.asarray(grey.resize(size, filter_, box))) for box in boxes)
+def cropped_hashes(grey: Image.Image, small: np.ndarray) -> str:
+    """Of a grey image and its thumbnail: the hashes without a dark border, and of each centre."""
+    box = grey.point(BORDER).getbbox() or (0, 0, *grey.size)
+    inside = small if box == (0, 0, *grey.size) else thumbnail(grey.crop(box))
+    return hash_of(inside) + hash_of(small, MIDDLES)
 
 
 def hash_bits(hashes: np.ndarray) -> np.ndarray:
