@@ -13,11 +13,15 @@ import pytest
 import torch
 from PIL import Image
 
+from crsbench.config.load import load_config
 from crsbench.core.errors import UserError
 from crsbench.core.gpu_lock import leased_gpu
+from crsbench.data.manifest import write_manifest
 from crsbench.encoders.base import LoadedEncoder
 from crsbench.encoders.preprocessing import Preprocessing
 from crsbench.features.extraction import ImageViews, extract, geometries_of
+from crsbench.features.jobs import extract_features
+from crsbench.features.settings import ExtractionSettings
 from crsbench.features.store import FeatureWriter, read_features
 
 CPU = torch.device("cpu")
@@ -365,3 +369,47 @@ def test_a_failing_job_keeps_the_older_file(tmp_path: Path) -> None:
         fail()
     assert file.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["f.arrow"]
+
+
+def test_an_extraction_reads_at_the_data_sets_declared_depth(
+    home: Path, plain_demo: Callable[[], dict[str, Any]], tmp_path: Path
+) -> None:
+    """12-bit films in 16-bit files give the features of the same films in 8 bits."""
+    found = []
+    for bits in (8, 12):
+        folder = tmp_path / str(bits)
+        (folder / "set").mkdir(parents=True)
+        names = [f"i{k:02d}" for k in range(12)]
+        for k, name in enumerate(names):
+            film = np.random.default_rng(k).integers(0, 256, (24, 30))
+            values = film.astype(np.uint8) if bits == 8 else np.rint(film * 4095 / 255)
+            Image.fromarray(values.astype(np.uint8 if bits == 8 else np.uint16)).save(
+                folder / "set" / f"{name}.png"
+            )
+        rows = [f"{name},{name}.png,{'ab'[k % 2]}" for k, name in enumerate(names)]
+        (folder / "set/table.csv").write_text("\n".join(["id,path,label", *rows]) + "\n")
+        (folder / "datasets.yaml").write_text(
+            "small: {title: Small, licence: CC0-1.0, task: multiclass, classes: [a, b], "
+            "reader: table, root: set, table: table.csv, bits: 12, "
+            "columns: {id: id, path: path, label: label}}\n"
+        )
+        content = plain_demo() | {
+            "data_root": str(folder),
+            "dataset_registry": str(folder / "datasets.yaml"),
+            "encoders": ["image_statistics"],
+            "datasets": ["small"],
+        }
+        config = load_config(content, home)
+        files = folder / "manifest.parquet", folder / "images.parquet"
+        entry, root = config.datasets["small"], folder / "set"
+        write_manifest(*files, entry, root, max_pixels=10**6, workers=1)
+        output = folder / "image_statistics" / "small" / "clean.arrow"
+        extract_features(
+            ExtractionSettings.of(config, ["image_statistics"], ["small"]),
+            manifest_file=files[0],
+            test_file=None,
+            outputs=[output],
+            workers=0,
+        )
+        found.append(read_features(output).matrix)
+    assert np.array_equal(*found)

@@ -37,7 +37,7 @@ rule manifest:
         runtime=needs("manifest", "runtime"),
     params:
         spec=lambda wc: CONFIG.dataset(wc.dataset).manifest_spec,
-        max_pixels=CONFIG.settings["image"]["max_pixels"],
+        image=dict(CONFIG.settings["image"]),
         tables=table_digests,
         entry=lambda wc: CONFIG.dataset(wc.dataset),
         root=lambda wc: image_root(CONFIG, wc.dataset),

@@ -8,6 +8,7 @@ with user_error_boundary(snakemake.log[0]):
         files.images,
         params.entry,
         params.root,
-        max_pixels=params.max_pixels,
+        max_pixels=params.image["max_pixels"],
+        short_side=params.image["short_side"],
         workers=snakemake.threads,
     )

@@ -11,8 +11,9 @@ import pandas as pd
 
 from crsbench.config.model import DatasetEntry
 from crsbench.core.files import read_table, write_json
+from crsbench.data.image_checks import file_findings
 from crsbench.data.manifest import Manifest, conflicting, read_manifest
-from crsbench.data.near_duplicates import near_pairs
+from crsbench.data.near_duplicates import cropped_pairs, near_pairs, turned_pairs
 from crsbench.data.readers import UNKNOWN_GROUP
 from crsbench.data.readers.identities import (
     LARGEST_GROUP,
@@ -23,9 +24,6 @@ from crsbench.data.readers.identities import (
 )
 from crsbench.data.splits import CALIBRATION, TEST, TRAIN, Split, read_split
 from crsbench.metrics.arrays import UNKNOWN
-
-EXAMPLES = 20
-"""How many images or pairs a finding names; it always counts all."""
 
 NEAR_BITS = 10
 """Images are near duplicates when at most this many of their hashes' 256 bits differ."""
@@ -62,7 +60,7 @@ def write_audit(
             "title": entry.title,
             "images": len(frame),
             "rows": _rows(entry, frame, scan, metadata["left_out"]),
-            "files": None if entry.without_images else _files(scan),
+            "files": None if entry.without_images else file_findings(scan),
             "notices": _notices(manifest, splits, test_share),
             "labels": _labels(manifest),
             "groups": _groups(manifest, splits),
@@ -94,28 +92,6 @@ def _rows(
         "found": found,
         "as_expected": None if expected is None else found == expected,
         "left_out": dict(left_out),
-    }
-
-
-def _files(scan: pd.DataFrame) -> Json:
-    whole = scan[scan["error"] == ""]
-    modes = whole["mode"].value_counts()
-    usual = min(modes.index[modes == modes.max()])
-    errors = scan[scan["error"] != ""]
-    return {
-        "read": len(whole),
-        "damaged": {
-            "count": len(errors),
-            "examples": errors[["image_id", "error"]].head(EXAMPLES).to_dict("records"),
-        },
-        "constant_colour": _named(whole.loc[whole["constant"], "image_id"]),
-        "modes": {mode: int(modes[mode]) for mode in sorted(modes.index)},
-        "odd_mode": _named(whole.loc[whole["mode"] != usual, "image_id"]),
-        "short_side": {
-            "smallest": int(whole[["width", "height"]].min(axis=1).min()),
-            "largest": int(whole[["width", "height"]].min(axis=1).max()),
-        },
-        "distinct_sizes": len(whole[["width", "height"]].drop_duplicates()),
     }
 
 
@@ -247,8 +223,16 @@ def _duplicates(
     one_each = ~frame["content_sha256"].duplicated()
     hashes = scan.set_index("image_id").loc[frame["image_id"]]
     compared = np.flatnonzero(one_each & ~hashes["constant"].to_numpy())
-    pairs = near_pairs(hashes["perceptual_hash"].to_numpy()[compared], NEAR_BITS)
-    near = _Pairs(frame, compared[pairs[:, :2]], pairs[:, 2])
+    known, cropped = (
+        hashes[name].to_numpy()[compared] for name in ("perceptual_hash", "cropped_hashes")
+    )
+    near = _Pairs(frame, compared, near_pairs(known, NEAR_BITS))
+    changed = {
+        how: _Pairs(frame, compared, pairs)
+        for found in (turned_pairs(known, NEAR_BITS), cropped_pairs(known, cropped, NEAR_BITS))
+        for how, pairs in found
+        if len(pairs)
+    }
     return {
         "exact": _exact(frame, np.ones(len(frame), dtype=bool)),
         "conflicting": {
@@ -260,14 +244,8 @@ def _duplicates(
                 for seed, split in splits.items()
             },
         },
-        "near": {
-            "bits": NEAR_BITS,
-            "pairs": len(pairs),
-            "across_groups": int(near.across_groups.sum()),
-            "with_other_labels": near.with_other_labels(),
-            "crossing_parts": {str(seed): near.crossing(split) for seed, split in splits.items()},
-            "listed": near.listed(splits),
-        },
+        "near": {"bits": NEAR_BITS, **near.described(splits)},
+        "near_when_changed": {how: pairs.described(splits) for how, pairs in changed.items()},
     }
 
 
@@ -279,17 +257,17 @@ def _exact(frame: pd.DataFrame, among: np.ndarray) -> Json:
         "sets": len(sets),
         "images": sum(map(len, sets)),
         "pairs": sum(len(members) * (len(members) - 1) // 2 for members in sets),
-        "examples": sets[:EXAMPLES],
+        "listed": sets,
     }
 
 
 class _Pairs:
-    """Pairs of images: rows (m, 2) of a manifest's frame, and how many bits (m,) differ."""
+    """Pairs of images: (m, 3) of two places in `rows` of a manifest's frame and differing bits."""
 
-    def __init__(self, frame: pd.DataFrame, rows: np.ndarray, bits: np.ndarray) -> None:
+    def __init__(self, frame: pd.DataFrame, rows: np.ndarray, pairs: np.ndarray) -> None:
         self.ids = frame["image_id"].to_numpy(dtype=str)
         self.truth = np.stack(frame["labels"].to_list())
-        self.first, self.second, self.bits = rows[:, 0], rows[:, 1], bits
+        self.first, self.second, self.bits = *rows[pairs[:, :2]].T, pairs[:, 2]
         groups = frame["group"].to_numpy(dtype=str)
         self.across_groups = groups[self.first] != groups[self.second]
 
@@ -302,6 +280,15 @@ class _Pairs:
         fitted = np.isin(split.part, [TRAIN, CALIBRATION])
         one, other = self.first, self.second
         return int((tested[one] & fitted[other] | fitted[one] & tested[other]).sum())
+
+    def described(self, splits: Mapping[int, Split]) -> Json:
+        return {
+            "pairs": len(self.bits),
+            "across_groups": int(self.across_groups.sum()),
+            "with_other_labels": self.with_other_labels(),
+            "crossing_parts": {str(seed): self.crossing(split) for seed, split in splits.items()},
+            "listed": self.listed(splits),
+        }
 
     def listed(self, splits: Mapping[int, Split]) -> list[Json]:
         """The pairs of different groups, which no grouping knows of, with their parts by seed."""
@@ -374,4 +361,4 @@ def _counts(manifest: Manifest, marked: np.ndarray) -> dict[str, int]:
 
 
 def _named(ids: Sequence[str] | pd.Series) -> Json:
-    return {"count": len(ids), "examples": list(ids[:EXAMPLES])}
+    return {"count": len(ids), "listed": list(ids)}

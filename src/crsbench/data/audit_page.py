@@ -26,6 +26,7 @@ def write_audit_page(output: Path | str, audit_file: Path | str) -> None:
         *_section("Names that differ in spelling only", _spellings(audit)),
         *_section("Equal files", _equal_files(audit)),
         *_section("Near duplicates of different groups", _near_pairs(audit)),
+        *_section("Changed copies in different groups", _changed_pairs(audit)),
         *_section("Files that are damaged or unusual", _files(audit)),
         *_section("Images without a value", _table(("column", "images"), _missing(audit))),
     ]
@@ -141,12 +142,25 @@ def _spellings(audit: Json) -> list[str]:
 def _equal_files(audit: Json) -> list[str]:
     duplicates = audit["duplicates"]
     return duplicates and _bullets(
-        ", ".join(map(_code, members)) for members in duplicates["exact"]["examples"]
+        ", ".join(map(_code, members)) for members in duplicates["exact"]["listed"]
     )
 
 
 def _near_pairs(audit: Json) -> list[str]:
-    pairs = audit["duplicates"]["near"]["listed"] if audit["duplicates"] else []
+    return _pairs(audit, audit["duplicates"]["near"]["listed"] if audit["duplicates"] else [])
+
+
+def _changed_pairs(audit: Json) -> list[str]:
+    """Copies that were turned, inverted or cropped, a table for each change."""
+    changed = audit["duplicates"]["near_when_changed"] if audit["duplicates"] else {}
+    lines: list[str] = []
+    for how, found in changed.items():
+        lines += [f"{how.replace('_', ' ').capitalize()}: {found['pairs']}", ""]
+        lines += [*_pairs(audit, found["listed"]), ""]
+    return lines[:-1]
+
+
+def _pairs(audit: Json, pairs: Sequence[Json]) -> list[str]:
     rows = [
         (*map(_code, pair["images"]), pair["bits"], *map(" / ".join, pair["parts"].values()))
         for pair in pairs
@@ -161,7 +175,7 @@ def _files(audit: Json) -> list[str]:
     for finding, found in (audit["files"] or {}).items():
         if isinstance(found, Mapping) and found.get("count"):
             lines += [f"{finding.replace('_', ' ').capitalize()}: {found['count']}", ""]
-            lines += [*_bullets(map(_named, found["examples"])), ""]
+            lines += [*_bullets(map(_named, found["listed"])), ""]
     return lines[:-1]
 
 

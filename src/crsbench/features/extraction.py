@@ -23,6 +23,7 @@ from crsbench.features.overflow import first_not_finite
 from crsbench.features.shards import ShardedFeatures
 from crsbench.images.canonical import read_canonical
 from crsbench.images.perturbations import perturb
+from crsbench.images.scaling import DEFAULT, Scaling
 
 LIBRARIES = ("numba", "numpy", "open_clip_torch", "pillow", "timm", "torch", "transformers")
 """What a feature file names the versions of."""
@@ -60,6 +61,7 @@ class ImageViews(Dataset[Pixels | UserError]):
     levels: Mapping[str, Sequence[float]]
     short_side: int
     max_pixels: int
+    scaling: Scaling = DEFAULT
 
     def __len__(self) -> int:
         return len(self.files)
@@ -67,7 +69,9 @@ class ImageViews(Dataset[Pixels | UserError]):
     def __getitem__(self, index: int) -> Pixels | UserError:
         image_id = self.image_ids[index]
         try:
-            image = read_canonical(self.files[index], self.short_side, self.max_pixels)
+            image = read_canonical(
+                self.files[index], self.short_side, self.max_pixels, self.scaling
+            )
         except UserError as error:
             return error
         views: list[list[np.ndarray]] = [[] for _ in self.geometries]

@@ -103,6 +103,7 @@ def views_of(
         levels=settings.levels,
         short_side=settings.short_side,
         max_pixels=settings.max_pixels,
+        scaling=settings.scalings[manifest.dataset],
     )
 
 

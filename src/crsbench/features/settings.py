@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from crsbench.config.model import Config, EncoderEntry
 from crsbench.config.sources import image_root
+from crsbench.images.scaling import Scaling
 
 
 @dataclass(frozen=True)
@@ -16,21 +17,25 @@ class ImageSettings:
     """How images are read and degraded.
 
     short_side: of the canonical image, in pixels; max_pixels: what an image may have at most;
-    levels: by kind of perturbation its severities; roots: the folder of each data set's images.
+    levels: by kind of perturbation its severities; roots: the folder of each data set's images;
+    scalings: how its grey values become 8 bit.
     """
 
     short_side: int
     max_pixels: int
     levels: Mapping[str, Sequence[float]]
     roots: Mapping[str, Path]
+    scalings: Mapping[str, Scaling]
 
     @classmethod
     def of(cls, config: Config, datasets: Iterable[str], *, degraded: bool = True) -> Self:
         """degraded: whether the images are seen under the perturbations too."""
+        names = list(datasets)
         return cls(
             **config.settings["image"],
             levels=config.perturbations if degraded else {},
-            roots={name: image_root(config, name) for name in datasets},
+            roots={name: image_root(config, name) for name in names},
+            scalings={name: Scaling.of(config.dataset(name).spec) for name in names},
         )
 
 

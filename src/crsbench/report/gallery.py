@@ -36,7 +36,8 @@ def gallery(
         pairs = zip(manifest.image_ids, manifest.paths, strict=True)
         image_id, path = min(pairs, key=lambda pair: sha256_number("gallery", pair[0]))
         source = settings.roots[name] / path
-        clean = read_canonical(source, settings.short_side, settings.max_pixels)
+        limits = settings.short_side, settings.max_pixels
+        clean = read_canonical(source, *limits, settings.scalings[name])
         tiles = [_tile(clean, CLEAN)]
         for condition in degraded_conditions(settings.levels):
             degraded = perturb(clean, condition, image_id, settings.levels)
