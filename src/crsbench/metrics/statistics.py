@@ -293,7 +293,7 @@ def with_intervals(values: Mapping[str, FloatArray]) -> dict[str, float]:
     """`x`, `x_low`, `x_high` of each name from (1 + R,) values: the test set's, its resamples'."""
     table = np.stack(list(values.values()), axis=1)
     low, high = percentile_interval(table[1:])
-    found = {}
+    found: dict[str, float] = {}
     for k, name in enumerate(values):
         found |= {name: float(table[0, k])}
         found |= {f"{name}_low": float(low[k]), f"{name}_high": float(high[k])}
