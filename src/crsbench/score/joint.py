@@ -15,11 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy.stats import norm
 
 from crsbench.core.errors import UserError
 from crsbench.core.hashing import sha256_number
 from crsbench.core.names import AGGREGATE
-from crsbench.metrics.statistics import competition_rank, percentile_interval
+from crsbench.metrics.statistics import competition_rank
 from crsbench.score.axes import Plan, RunKey, measures_of
 from crsbench.score.crs import BoolArray, FloatArray, IntArray, Panel, crs_components
 from crsbench.score.reference import Reference
@@ -30,6 +31,9 @@ AUROC, ECE, SOURCE, TARGET = "macro_auroc", "ece", "source_macro_auroc", "target
 
 INTERVALS = ("macro_auroc", "ece", "retention", "drop", "crs")
 """What the table has an interval of."""
+
+WITHIN = {"macro_auroc": (0.0, 1.0), "ece": (0.0, 1.0), "crs": (0.0, 1.0)}
+"""The possible range, which no interval leaves."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +100,8 @@ def joint_bootstrap(
     weights 1/S + √(S/(S − 1)) (c_s/S − 1/S), c_s how often the seed was drawn: without the root the
     variance over S seeds would be (S − 1)/S of the unbiased one. With one seed only cases vary.
 
-    Two encoders are *separated* when their difference is outside what the largest of all studentised
-    differences of the data set reaches by chance: |d| > q · SE, q the ``level`` quantile over
+    Two encoders are *separated* when their difference is outside what the largest of all
+    studentised differences of the data set reaches by chance: |d| > q · SE, q the ``level`` quantile over
     replicates of max over pairs |d* − mean d*| / SE (max-t; Westfall and Young, 1993). So the
     chance of any false separation among the encoders is 1 − ``level``. The ranks that remain for
     an encoder run from 1 + the number separated above it to E − the number separated below it,
@@ -210,9 +214,15 @@ def _table(
     level: float,
 ) -> pd.DataFrame:
     columns: dict[str, object] = {"encoder": encoders.tolist(), "dataset": dataset}
+    z = norm.ppf((1 + level) / 2)
     for name in INTERVALS:
         of = values.get(name, np.full((2, len(encoders)), np.nan))
-        low, high = percentile_interval(of[1:], level)
+        # x ± z SE: where encoders are close, dominance makes the replicates of a CRS lie to one
+        # side of it, and their percentiles hold the truth too seldom.
+        reach = z * of[1:].std(axis=0)
+        low, high = of[0] - reach, of[0] + reach
+        if name in WITHIN:
+            low, high = np.clip(low, *WITHIN[name]), np.clip(high, *WITHIN[name])
         columns |= {name: of[0], f"{name}_low": low, f"{name}_high": high}
     replicated = values["crs"][1:]
     table = pd.DataFrame(columns | {"crs_se": replicated.std(axis=0)})
