@@ -5,7 +5,7 @@ LOCK := $(shell cat pyproject.toml constraints.txt | $(PYTHON) -c "import hashli
 INSTALLED := .venv/installed-$(LOCK)
 BIN := .venv/bin
 
-.PHONY: demo test lint format clean
+.PHONY: demo test test-fast lint format clean
 
 demo: $(INSTALLED)
 	@$(BIN)/snakemake --cores $(CORES) --configfile config/demo.yaml
@@ -15,10 +15,16 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
+# The tests of single functions, without the slow ones: no workflow, no encoder, no browser.
+test-fast: $(INSTALLED)
+	@OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest tests/unit -m "not slow" --numprocesses 2
+
 lint: $(INSTALLED)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/snakefmt --check Snakefile workflow/rules
+	@$(BIN)/lint-imports --no-logo --no-cache
+	@$(BIN)/python tools/wordlist.py
 	@$(BIN)/snakemake --lint --configfile config/demo.yaml
 
 format: $(INSTALLED)

@@ -18,12 +18,11 @@ include: "workflow/rules/data.smk"
 include: "workflow/rules/features.smk"
 include: "workflow/rules/runs.smk"
 include: "workflow/rules/tables.smk"
-include: "workflow/rules/studies.smk"
 include: "workflow/rules/calibration.smk"
-include: "workflow/rules/case_studies.smk"
 include: "workflow/rules/control_probes.smk"
 include: "workflow/rules/depth.smk"
 include: "workflow/rules/adaptation.smk"
+include: "workflow/rules/studies.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/checks.smk"
 
@@ -33,6 +32,7 @@ localrules:
 
 
 onstart:
+    keep_planned(config, CONFIG)
     patch_rate_limiter()
     patch_pipe_search()
     follow_jobs()
@@ -50,6 +50,6 @@ rule all:
     default_target: True
     input:
         LAYOUT.report,
-        expand(LAYOUT.table, table=["runs", *SCORE_TABLES, "reproduction"]),
+        expand(LAYOUT.table, table=["runs", *SCORE_TABLES, *JOINT_TABLES, "reproduction"]),
         rules.predictions.input if CONFIG.settings["keep_predictions"] else [],
         rules.case_bootstrap.output if CONFIG.settings["bootstrap"]["case_replicates"] else [],

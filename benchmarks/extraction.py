@@ -453,7 +453,7 @@ def scaled(counts: list[int]) -> dict[str, Any]:
     return {"scaling": rows}
 
 
-def images_at_hand(count: int, folder: Path) -> tuple[list[Path], str]:
+def images_available(count: int, folder: Path) -> tuple[list[Path], str]:
     sample = Path(os.environ.get("CRSBENCH_SAMPLES", HOME.parent / "shared" / "data")) / "idrid"
     files = sorted(sample.rglob("*.jpg"))[:count]
     if files:
@@ -464,7 +464,7 @@ def images_at_hand(count: int, folder: Path) -> tuple[list[Path], str]:
 
 def measured(name: str, count: int, device: str, folder: Path) -> dict[str, Any]:
     start_ours()
-    files, source = images_at_hand(count, folder)
+    files, source = images_available(count, folder)
     result: dict[str, Any] = {"encoder": name, "images": len(files), "source": source}
     result["device"] = (
         torch.cuda.get_device_name() if device == "cuda" else "CPU (not run on a GPU)"

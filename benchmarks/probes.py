@@ -60,7 +60,7 @@ SMALL = Shape("multiclass", 300, 1280, LESIONS)
 
 
 def problem(shape: Shape) -> tuple[np.ndarray, np.ndarray]:
-    """Standardised features with a power-law spectrum, and truth that they tell in part."""
+    """Standardised features with a power-law spectrum, and truth that they explain in part."""
     rng = np.random.default_rng(0)
     n, d, k = shape.rows, shape.width, len(shape.frequencies)
     spectrum = np.arange(1, d + 1, dtype=np.float32) ** -0.5

@@ -20,13 +20,14 @@ import numpy as np
 import pandas as pd
 
 from crsbench.calibration import METHODS
-from crsbench.calibration.cells import CellFiles, recalibrate_cell
+from crsbench.calibration.cells import recalibrate_cell
 from crsbench.calibration.external_predictions import ece_interval
 from crsbench.calibration.likelihood import sigmoid, softmax
 from crsbench.calibration.selection import brier_by_method, fit_all, least, out_of_fold
 from crsbench.core.files import write_table
 from crsbench.core.threads import use_one_thread
 from crsbench.data.splits import write_split, write_test
+from crsbench.evaluation.runs import CellFiles
 from crsbench.features.store import FeatureWriter
 from crsbench.metrics.calibration_error import multiclass_ece, reliability_bins
 from crsbench.probes import FittedProbe
@@ -76,7 +77,7 @@ def write_cell(folder: Path, n: int, n_classes: int, n_seeds: int) -> CellFiles:
                 values = np.zeros(WIDTH, dtype=np.float32)
                 values[:n_classes] = logits[row] * (1 + 0.05 * place)
                 writer.append(ids[row], values)
-    return CellFiles(str(manifest), probes, splits, features)
+    return CellFiles(str(manifest), splits, features, probes=probes)
 
 
 def cell_seconds(dataset: str, n_seeds: int) -> float:

@@ -19,11 +19,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from worlds.cells import SEPARATION, a_test_set, cell_of, drawn_cases, simulated_panel
-
-from crsbench.studies.operating_points import Aim, operating_points
-from crsbench.studies.selective_prediction import conformal_sets
+from crsbench.studies.operating_points import Aim, operating_points_of
+from crsbench.studies.selective_prediction import conformal_sets_of
 from crsbench.studies.subgroups import SubgroupSettings, subgroups_of
+from worlds.cells import SEPARATION, a_test_set, cell_of, drawn_cases, simulated_panel
 
 SETTINGS = SubgroupSettings(("sex", "age", "hospital"), min_images=30, min_cases=10)
 TARGETS = {"a": ["a"], "b": ["b"]}
@@ -55,7 +54,7 @@ def subgroup_panels(count: int, n: int, gap: float, broken: float, replicates: i
 
 
 def hospitals(count: int, n: int, separation: float, replicates: int) -> dict:
-    """Shares of the panels in which the interval of what is lost abroad excludes 0."""
+    """Shares of the panels in which the interval of what is lost on the shift target excludes 0."""
     lost = {"sensitivity": 0, "coverage": 0}
     for number in range(count):
         random = np.random.default_rng([7, number])
@@ -64,11 +63,14 @@ def hospitals(count: int, n: int, separation: float, replicates: int) -> dict:
             name: a_test_set(
                 *drawn_cases(random, n, of, SEPARATION), replicates=replicates, key=name
             )
-            for name, of in {"clean": SEPARATION, "abroad": separation}.items()
+            for name, of in {"clean": SEPARATION, "elsewhere": separation}.items()
         }
-        cell = cell_of(tests, [(calibration, shown[0])], targets=("abroad",))
-        points = operating_points(cell, {"a": ["a"]}, AIM)
-        for name, row in (("sensitivity", points[1]), ("coverage", conformal_sets(cell, 0.1)[1])):
+        cell = cell_of(tests, [(calibration, shown[0])], targets=("elsewhere",))
+        points = operating_points_of(cell, {"a": ["a"]}, AIM)
+        for name, row in (
+            ("sensitivity", points[1]),
+            ("coverage", conformal_sets_of(cell, 0.1)[1]),
+        ):
             lost[name] += row["lost_low"] > 0 or row["lost_high"] < 0
     return {name: times / count for name, times in lost.items()}
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,22 +16,20 @@ from PIL import Image
 
 from crsbench.config.load import load_config
 from crsbench.config.model import Config, DatasetEntry
+from worlds.workflow import (
+    HOME,
+    demo_without_sections,
+    run_snakemake,
+)
 
-# No test may depend on a model hub: what is not at hand locally must be told, not fetched.
+# No test may depend on a model hub: what is not there must be reported, not fetched.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-HOME = Path(__file__).resolve().parents[1]
 
-NAME_ENCODERS = ("recalibration", "depth_sweep", "adaptation")
-"""The optional sections of a config that name encoders and data sets, which must be known.
-
-A panel of the shipped registries' names needs no section dropped, one of other registries does.
-"""
-
-
-def demo_without_sections() -> dict[str, Any]:
-    content = yaml.safe_load((HOME / "config/demo.yaml").read_text("utf-8"))
-    return {key: value for key, value in content.items() if key not in NAME_ENCODERS}
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HOME / "tests" / "workflow"):
+            item.add_marker(pytest.mark.workflow)
 
 
 @pytest.fixture(scope="session")
@@ -57,6 +53,18 @@ def plain_demo() -> Callable[[], dict[str, Any]]:
 @pytest.fixture(scope="session")
 def published(settings: Callable[[str], dict[str, Any]]) -> Config:
     return load_config(settings("config"), HOME)
+
+
+@pytest.fixture(scope="session")
+def entry_of(home: Path) -> Callable[..., DatasetEntry]:
+    """A shipped registry entry, with changes; None takes a key away."""
+    registry = yaml.safe_load((home / "config" / "datasets.yaml").read_text("utf-8"))
+
+    def make(name: str, **changes: Any) -> DatasetEntry:
+        spec = {k: v for k, v in (registry[name] | changes).items() if v is not None}
+        return DatasetEntry(name, spec["title"], spec["task"], tuple(spec["classes"]), (), spec)
+
+    return make
 
 
 @pytest.fixture
@@ -94,39 +102,6 @@ def write_image_set(folder: Path, rows: Sequence[dict[str, Any]], size: int = 24
 @pytest.fixture(scope="session")
 def image_set() -> Callable[..., Path]:
     return write_image_set
-
-
-def rules_of_workflow() -> tuple[dict[str, str], set[str]]:
-    """The text of every rule by its name, and the names of those that are local."""
-    rules: dict[str, str] = {}
-    local: set[str] = set()
-    for file in (HOME / "Snakefile", *sorted((HOME / "workflow/rules").glob("*.smk"))):
-        text = file.read_text("utf-8")
-        for block in re.findall(r"^localrules:\n((?:    \w+,\n)+)", text, re.MULTILINE):
-            local |= set(re.findall(r"\w+", block))
-        rules |= dict(re.findall(r"^rule (\w+):\n((?:    .*\n|\n)+)", text, re.MULTILINE))
-    return rules, local
-
-
-def snakemake_command() -> list[str]:
-    """The command line of the workflow with its own profile, from any working folder."""
-    profile = ["--workflow-profile", str(HOME / "profiles" / "default")]
-    return [sys.executable, "-m", "snakemake", "--snakefile", str(HOME / "Snakefile"), *profile]
-
-
-def run_snakemake(
-    *arguments: str, cwd: Path, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    """Run the workflow as a user does, in a working folder of its own."""
-    return subprocess.run(
-        [*snakemake_command(), *arguments],
-        cwd=cwd,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""LoRA training: exact resume, one budget, and each thing that can go wrong told in a sentence."""
+"""LoRA training: exact resume, one budget, and each thing that can go wrong ends in a sentence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 from scipy import stats as scipy_stats
-from worlds.studies import World
 
 from crsbench.adaptation import lora
 from crsbench.adaptation.jobs import EvaluationFiles, Training, TrainingFiles, adapt
@@ -32,9 +31,12 @@ from crsbench.encoders.base import LoadedEncoder
 from crsbench.encoders.preprocessing import Preprocessing
 from crsbench.features.extraction import ImageViews
 from crsbench.features.jobs import extract_features
+from crsbench.features.settings import ExtractionSettings
 from crsbench.metrics.discrimination import macro_auroc
 from crsbench.probes import FittedProbe
-from crsbench.studies.adaptation import AdaptationInputs, adaptation, adaptation_axes
+from crsbench.studies.adaptation import adaptation, adaptation_axes, states
+from crsbench.studies.inputs import Inputs
+from worlds.studies import World
 
 CPU = torch.device("cpu")
 SMALL = Preprocessing("squash", 8, 8, "bicubic", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -205,10 +207,12 @@ def test_half_as_many_images_at_once_where_memory_runs_out(
         trained(labelled, tmp_path / "none", behave=holds(0))
 
 
-def test_a_loss_that_is_not_finite_is_told(labelled: Labelled, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_is_reported(labelled: Labelled, tmp_path: Path) -> None:
     recipe = replace(RECIPE, learning_rate_lora=1e30)
-    told = r"The loss of small × set, seed 0 is (nan|inf) in step \d of epoch 1; lower adaptation"
-    with pytest.raises(UserError, match=told):
+    reported = (
+        r"The loss of small × set, seed 0 is (nan|inf) in step \d of epoch 1; lower adaptation"
+    )
+    with pytest.raises(UserError, match=reported):
         trained(labelled, tmp_path, recipe)
 
 
@@ -229,7 +233,7 @@ def test_images_are_mirrored_only_if_asked_for(labelled: Labelled, tmp_path: Pat
     assert 0.4 < share < 0.6
 
 
-def test_the_order_hangs_on_seed_and_epoch_alone(labelled: Labelled) -> None:
+def test_the_order_depends_on_seed_and_epoch_alone(labelled: Labelled) -> None:
     other = replace(labelled, order_key=("set", 1, 100))
     orders = [labelled.order(0), labelled.order(1), other.order(0)]
     assert all(sorted(order) == labelled.fit.tolist() for order in orders)
@@ -300,15 +304,17 @@ def small(
     write_test(test, manifest, 0.25)
     write_split(folder / "split.parquet", manifest, test, 0, config.fractions, 0.125)
     extract_features(
-        config,
-        [config.encoders["vit_tiny_untrained"]],
-        image_root=root,
+        settings_of(config),
         manifest_file=manifest,
         test_file=None,
         outputs=[folder / "vit_tiny_untrained" / "small" / "clean.arrow"],
         workers=0,
     )
     return config, folder
+
+
+def settings_of(config: Config) -> ExtractionSettings:
+    return ExtractionSettings.of(config, ["vit_tiny_untrained"], ["small"])
 
 
 def files_of(data: Path, folder: Path) -> TrainingFiles:
@@ -333,7 +339,8 @@ def test_a_training_writes_the_same_bytes_again_and_its_runs(
     config, data = small
     training = Training("vit_tiny_untrained", "small", 0, 100)
     for name in ("once", "again"):
-        adapt(config, training, files_of(data, tmp_path / name), data / "set", workers=0)
+        files = files_of(data, tmp_path / name)
+        adapt(settings_of(config), Recipe.from_settings(SECTION), None, training, files, workers=0)
     assert bytes_of(tmp_path / "once") == bytes_of(tmp_path / "again")
     once = tmp_path / "once"
     assert set(bytes_of(once)) == {
@@ -353,7 +360,8 @@ def test_a_training_writes_the_same_bytes_again_and_its_runs(
     own = [data / f"{name}.parquet" for name in ("manifest", "test", "split")]
     read = EvaluationFiles(*own, once / "adapter", once / "head.npz", once / "training.json", {})
     conditions = ["clean", "jpeg-1"]
-    evaluate(config, training, read, data / "set", conditions, once / "runs.parquet", workers=0)
+    arguments = settings_of(config), training, read, conditions, ()
+    evaluate(*arguments, once / "runs.parquet", workers=0)
     runs, _ = read_table(once / "runs.parquet")
     assert runs["condition"].tolist() == conditions
     assert runs["percent"].tolist() == [100, 100]
@@ -365,11 +373,11 @@ def test_a_training_writes_the_same_bytes_again_and_its_runs(
         damaged[len(whole) // 2] ^= 1
         (once / "adapter" / name).write_bytes(damaged)
         with pytest.raises(UserError, match=rf"{name} is not as the training wrote it; delete it"):
-            evaluate(config, training, read, data / "set", conditions, once / "r.parquet", 0)
+            evaluate(*arguments, once / "r.parquet", 0)
         (once / "adapter" / name).write_bytes(whole)
 
 
-def test_a_subset_that_is_too_small_is_told(small: tuple[Config, Path], tmp_path: Path) -> None:
+def test_a_subset_that_is_too_small_is_reported(small: tuple[Config, Path], tmp_path: Path) -> None:
     config, data = small
     manifest = read_manifest(data / "manifest.parquet")
     split, _ = read_table(data / "split.parquet")
@@ -381,9 +389,12 @@ def test_a_subset_that_is_too_small_is_told(small: tuple[Config, Path], tmp_path
     write_table(tmp_path / "split.parquet", split, {"floors": {"1": [], "10": [], "100": []}})
     files = replace(files_of(data, tmp_path / "out"), split=tmp_path / "split.parquet")
     assert read_split(files.split, manifest).labelled(1).sum() == 1
-    told = r"vit_tiny_untrained × small, seed 0, 1 % of the labels: its 1 labelled images are too"
-    with pytest.raises(UserError, match=told + r" few.*leave 1 out of adaptation\.fractions"):
-        adapt(config, Training("vit_tiny_untrained", "small", 0, 1), files, data / "set", 0)
+    reported = (
+        r"vit_tiny_untrained × small, seed 0, 1 % of the labels: its 1 labelled images are too"
+    )
+    training = Training("vit_tiny_untrained", "small", 0, 1)
+    with pytest.raises(UserError, match=reported + r" few.*leave 1 out of adaptation\.fractions"):
+        adapt(settings_of(config), Recipe.from_settings(SECTION), None, training, files, 0)
 
 
 def test_validation_images_are_whole_groups_within_the_labelled(
@@ -401,7 +412,7 @@ def test_validation_images_are_whole_groups_within_the_labelled(
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         ({"encoders": ["lite9_128px"]}, r"adaptation.encoders names 'lite9_128px' \(did you mean"),
         ({"seeds": [0, 7]}, r"adaptation.seeds has 7; allowed: 0, 1, 2"),
@@ -414,12 +425,12 @@ def test_validation_images_are_whole_groups_within_the_labelled(
         ({"epoch": 8}, r"unknown key 'epoch' in adaptation \(did you mean 'epochs'"),
     ],
 )
-def test_a_wrong_section_is_told(
-    changes: dict[str, Any], told: str, settings: Callable[[str], dict[str, Any]], home: Path
+def test_a_wrong_section_is_reported(
+    changes: dict[str, Any], reported: str, settings: Callable[[str], dict[str, Any]], home: Path
 ) -> None:
     content = settings("demo")
     content["adaptation"] = content["adaptation"] | changes
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=reported):
         load_config(content, home)
 
 
@@ -429,24 +440,25 @@ ENCODERS = ["dinov2", "medgemma", "medsiglip", "panderm", "rad_dino"]
 
 
 @pytest.fixture(scope="module")
-def inputs(published: Config) -> AdaptationInputs:
+def inputs(published: Config) -> Inputs:
     """SYNTHETIC runs before and after; adapting helps the weak more than the strong."""
     world = World.of(published).only(ENCODERS, ["isic2019", "aptos2019"])
     frozen = world.runs[world.runs["seed"] < 3].reset_index(drop=True)
     level = frozen.groupby("encoder")["macro_auroc"].transform("mean")
     adapted = frozen.assign(macro_auroc=frozen["macro_auroc"] + 2.5 * (0.85 - level))
     recipe = {"rank": 8, "alpha": 16, "epochs": 8, "seeds": [0, 1, 2]}
-    return AdaptationInputs(
-        frozen, adapted.sample(frac=1, random_state=0), world.scoring, world.encoders,
-        world.datasets, recipe,
-    )  # fmt: skip
+    return Inputs(world.encoders, world.datasets, {}, {"adaptation": recipe}).having(
+        frozen_runs=frozen,
+        adapted_runs=adapted.sample(frac=1, random_state=0),
+        scoring=world.scoring,
+    )
 
 
-def test_the_comparison_is_by_data_set(inputs: AdaptationInputs) -> None:
+def test_the_comparison_is_by_data_set(inputs: Inputs) -> None:
     study = adaptation(inputs)
     frozen, adapted = (
         runs[(runs["condition"] == "clean") & (runs["percent"] == 100)]
-        for runs in (inputs.frozen, inputs.adapted)
+        for runs in states(inputs).values()
     )
     for dataset in ("isic2019", "aptos2019"):
         before, after = (
@@ -471,13 +483,13 @@ def test_the_comparison_is_by_data_set(inputs: AdaptationInputs) -> None:
     assert study.findings["lora.seeds"] == 3
 
 
-def test_the_four_axes_are_those_of_the_score(inputs: AdaptationInputs, tmp_path: Path) -> None:
+def test_the_four_axes_are_those_of_the_score(inputs: Inputs, tmp_path: Path) -> None:
     from crsbench.score import axes_table, crs_table
     from crsbench.studies.base import write_study
 
     study = adaptation_axes(inputs)
     ranks = {}
-    for state, runs in inputs.states.items():
+    for state, runs in states(inputs).items():
         crs = crs_table(axes_table(runs, inputs.scoring, {}), inputs.scoring)
         ranks[state] = crs[crs["dataset"] == "aggregate"].set_index("encoder")
     tau = scipy_stats.kendalltau(ranks["frozen"]["crs"], ranks["adapted"]["crs"]).statistic
@@ -496,20 +508,20 @@ def test_the_four_axes_are_those_of_the_score(inputs: AdaptationInputs, tmp_path
 
 
 def test_few_encoders_have_no_correlation_and_a_design_without_axes_says_so(
-    inputs: AdaptationInputs,
+    inputs: Inputs,
 ) -> None:
     def only(runs: pd.DataFrame, names: list[str]) -> pd.DataFrame:
         return runs[runs["encoder"].isin(names)]
 
-    two = replace(inputs, **{k: only(v, ENCODERS[:2]) for k, v in inputs.states.items()})
+    two = inputs.having(**{f"{k}_runs": only(v, ENCODERS[:2]) for k, v in states(inputs).items()})
     assert not any("kendall_tau" in name for name in adaptation(two).findings)
     assert "leader_adapted.isic2019" in adaptation(two).findings
     clean = {
-        state: runs[(runs["condition"] == "clean") & (runs["percent"] == 100)]
-        for state, runs in inputs.states.items()
+        f"{state}_runs": runs[(runs["condition"] == "clean") & (runs["percent"] == 100)]
+        for state, runs in states(inputs).items()
     }
-    assert adaptation_axes(replace(inputs, **clean)).sentence.startswith("Not run: the runs do not")
+    assert adaptation_axes(inputs.having(**clean)).sentence.startswith("Not run: the runs do not")
     floors = {name: {**spec, "group": "floor"} for name, spec in inputs.encoders.items()}
-    assert adaptation_axes(replace(inputs, encoders=floors)).sentence.startswith("Not run")
+    assert adaptation_axes(inputs.having(encoders=floors)).sentence.startswith("Not run")
     with pytest.raises(ValueError, match="frozen and adapted runs differ"):
-        replace(inputs, adapted=clean["adapted"])
+        adaptation(inputs.having(adapted_runs=clean["adapted_runs"]))

@@ -6,7 +6,6 @@ import copy
 from pathlib import Path
 
 import pytest
-import test_encoders_panel as panel
 import timm
 import torch
 from peft import PeftModel
@@ -15,6 +14,7 @@ from safetensors.torch import load_file
 from crsbench.adaptation import lora
 from crsbench.core.errors import UserError
 from crsbench.core.threads import use_one_thread
+from worlds import checkpoints as panel
 
 HOW = {"rank": 8, "alpha": 16, "targets": None, "seed": 3}
 
@@ -94,7 +94,7 @@ def test_checkpointed_activations_change_no_gradient(name: str, tmp_path: Path) 
 
 
 def test_beits_fused_projection_is_not_passed_by() -> None:
-    """timm's BEiT calls its qkv as a module only if its biases are added apart."""
+    """timm's BEiT calls its qkv as a module only if its biases are added separately."""
     model = timm.create_model("beit_base_patch16_224", embed_dim=32, depth=1, num_heads=2)
     lora.add_lora(model.eval(), "beit", **HOW)
     train_a_little(model)
@@ -123,7 +123,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     assert all(key.startswith("base_model.model.") for key in load_file(files[0]))
 
 
-def test_what_cannot_be_adapted_is_told() -> None:
+def test_what_cannot_be_adapted_is_reported() -> None:
     model = timm.create_model("resnet18", num_classes=0)
     with pytest.raises(UserError, match=r"no module of the encoder 'r' is called 'blocks.*`layer4"):
         lora.add_lora(model, "r", **{**HOW, "targets": r"blocks\.\d+\.qkv"})

@@ -108,7 +108,7 @@ def test_the_order_of_rows_is_of_no_effect_even_among_duplicates(seed, metric, k
     np.testing.assert_allclose(first.sum(1), 1.0)
 
 
-def test_neighbours_that_float32_cannot_tell_apart_are_told_apart():
+def test_neighbours_that_float32_cannot_distinguish_are_distinguished():
     """Far from the origin |b|^2 - 2 a.b in float32 has lost the distances; the answer has not."""
     offsets = np.arange(1, 21, dtype=np.float32)[::-1, None] / 64
     train = np.concatenate([1000 + offsets, np.full((20, 1), 1000, np.float32)], axis=1)
@@ -307,7 +307,7 @@ def test_floors_are_those_of_the_logistic_probe():
 
 
 @pytest.mark.parametrize("task", ["multiclass", "multilabel"])
-def test_nothing_to_tell_apart_is_not_fitted(task):
+def test_a_single_class_is_not_fitted(task):
     features, _ = rings(8)
     truth = one_hot(np.zeros(8, int), 3)
     probe = fit_perceptron(features, truth, np.arange(8), task, SMALL)

@@ -11,19 +11,15 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from test_readers import entry_of, write_chexpert, write_chexpert_batches, write_mimic
 
 from crsbench.config.load import load_config
-from crsbench.config.model import DatasetEntry
 from crsbench.core.errors import UserError
 from crsbench.data.audit import write_audit
 from crsbench.data.manifest import read_manifest, write_manifest
 from crsbench.data.readers import read_images, source_tables
 from crsbench.data.readers.demographics import merged_ethnicity, merged_race
+from worlds.publishers import Entry, write_chexpert, write_chexpert_batches, write_mimic
 
-__all__ = ["entry_of"]  # a fixture
-
-Entry = Callable[..., DatasetEntry]
 COLUMNS = ["PATIENT", "GENDER", "AGE_AT_CXR", "PRIMARY_RACE", "ETHNICITY"]
 NAME = "CHEXPERT DEMO.xlsx"
 ROWS = [
@@ -198,7 +194,7 @@ def test_ethnicity_is_stated_or_not(stated: str, ethnicity: str) -> None:
     assert merged_ethnicity(stated) == ethnicity
 
 
-def test_what_is_wrong_is_told(
+def test_what_is_wrong_is_reported(
     entry_of: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = write_chexpert(tmp_path)

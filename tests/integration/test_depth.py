@@ -23,11 +23,12 @@ from crsbench.evaluation.depth import probe_depths
 from crsbench.evaluation.runs import RUN_COLUMNS
 from crsbench.features.depths import extract_depths
 from crsbench.features.jobs import extract_features
+from crsbench.features.settings import ExtractionSettings
 from crsbench.features.store import read_features
-from crsbench.metrics.statistics import t_interval
 from crsbench.probes import ProbeSettings
 from crsbench.studies.base import write_study
 from crsbench.studies.depth_sweep import depth_sweep
+from crsbench.studies.inputs import Inputs
 
 DEPTHS = [25, 50, 75, 100]
 SEEDS = [0, 1]
@@ -75,13 +76,16 @@ def small(
     return config, folder
 
 
+def settings_of(config: Config, encoder: str) -> ExtractionSettings:
+    return ExtractionSettings.of(config, [encoder], ["small"])
+
+
 def sweep(small: tuple[Config, Path], encoder: str, folder: Path) -> dict[int, Path]:
     config, data = small
     outputs = {depth: folder / f"depth{depth}.arrow" for depth in DEPTHS}
     extract_depths(
-        config,
-        config.encoders[encoder],
-        image_root=data / "set",
+        settings_of(config, encoder),
+        without_norm=encoder in config.settings["depth_sweep"]["without_norm"],
         manifest_file=data / "manifest.parquet",
         outputs=outputs,
         workers=0,
@@ -96,9 +100,7 @@ def test_the_last_depth_is_the_frozen_feature_and_the_runs_are_those_of_the_prob
     outputs = sweep(small, "resnet18_untrained", tmp_path)
     frozen = tmp_path / "resnet18_untrained" / "small" / "clean.arrow"
     extract_features(
-        config,
-        [config.encoders["resnet18_untrained"]],
-        image_root=data / "set",
+        settings_of(config, "resnet18_untrained"),
         manifest_file=data / "manifest.parquet",
         test_file=None,
         outputs=[frozen],
@@ -154,26 +156,24 @@ def test_all_depths_come_from_one_forward_pass(name: str, small: tuple[Config, P
         assert torch.allclose(features[-1], encode(images), atol=1e-5)
 
 
-def test_an_encoder_without_blocks_or_with_too_few_is_told(
+def test_an_encoder_without_blocks_or_with_too_few_is_reported(
     small: tuple[Config, Path], tmp_path: Path
 ) -> None:
     config, data = small
     arguments: dict[str, Any] = {
-        "image_root": data / "set",
+        "without_norm": False,
         "manifest_file": data / "manifest.parquet",
         "workers": 0,
     }
     with pytest.raises(UserError, match=r"'image_statistics' .*no method `blocks`"):
         extract_depths(
-            config,
-            config.encoders["image_statistics"],
+            settings_of(config, "image_statistics"),
             outputs={100: tmp_path / "x.arrow"},
             **arguments,
         )
     with pytest.raises(UserError, match=r"'resnet18_untrained' .*each a block of its own"):
         extract_depths(
-            config,
-            config.encoders["resnet18_untrained"],
+            settings_of(config, "resnet18_untrained"),
             outputs={d: tmp_path / f"{d}.arrow" for d in (50, 55, 100)},
             **arguments,
         )
@@ -181,7 +181,7 @@ def test_an_encoder_without_blocks_or_with_too_few_is_told(
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         ({"encoders": ["lite0"]}, r"depth_sweep.encoders names 'lite0' \(did you mean 'lite0_128"),
         ({"datasets": ["phantom"]}, r"depth_sweep.datasets names 'phantom'.*not in datasets"),
@@ -190,12 +190,12 @@ def test_an_encoder_without_blocks_or_with_too_few_is_told(
         ({"depth": [100]}, r"unknown key 'depth' in depth_sweep \(did you mean 'depths'"),
     ],
 )
-def test_a_wrong_sweep_is_told(
-    changes: dict[str, Any], told: str, settings: Callable[[str], dict[str, Any]], home: Path
+def test_a_wrong_sweep_is_reported(
+    changes: dict[str, Any], reported: str, settings: Callable[[str], dict[str, Any]], home: Path
 ) -> None:
     content = settings("demo")
     content["depth_sweep"] = content["depth_sweep"] | changes
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=reported):
         load_config(content, home)
 
 
@@ -222,9 +222,13 @@ def runs_of(auroc: dict[tuple[str, str], dict[int, list[float]]]) -> pd.DataFram
     )
 
 
+def inputs_of(runs: pd.DataFrame) -> Inputs:
+    return Inputs(TITLES, SETS, {}, {}).having(depth_runs=runs)
+
+
 def test_gains_are_paired_by_seed_and_findings_count_them(tmp_path: Path) -> None:
     shuffled = runs_of(AUROC).sample(frac=1, random_state=0)
-    study = depth_sweep(shuffled, TITLES, SETS)
+    study = depth_sweep(inputs_of(shuffled))
     table = study.table.set_index(["encoder", "dataset", "depth"])
     row = table.loc[("shallow", "d1", 50)]
     differences = np.array([0.01, 0.03, 0.02])
@@ -243,17 +247,9 @@ def test_gains_are_paired_by_seed_and_findings_count_them(tmp_path: Path) -> Non
 
 
 def test_one_seed_has_no_interval_and_an_undefined_depth_no_sweep() -> None:
-    one = depth_sweep(runs_of({("deep", "d1"): {50: [0.7], 100: [0.7]}}), TITLES, SETS)
+    one = depth_sweep(inputs_of(runs_of({("deep", "d1"): {50: [0.7], 100: [0.7]}})))
     assert one.table["gain_low"].isna().all()
     assert one.findings["intermediate_better"] == 0
     assert one.table.loc[one.table["best"], "depth"].tolist() == [100]  # equal: the deepest
     undefined = {("deep", "d1"): {50: [0.7, float("nan")], 100: [0.8, 0.8]}}
-    assert depth_sweep(runs_of(undefined), TITLES, SETS).findings["sweeps"] == 0
-
-
-def test_the_interval_is_students() -> None:
-    values = np.random.default_rng(0).normal(size=7)
-    wanted = stats.t.interval(0.95, 6, values.mean(), stats.sem(values))
-    assert t_interval(values) == pytest.approx((values.mean(), *wanted))
-    assert np.isnan(t_interval([])).all()
-    assert t_interval([2.0])[0] == 2.0
+    assert depth_sweep(inputs_of(runs_of(undefined))).findings["sweeps"] == 0

@@ -1,4 +1,4 @@
-"""The doctor and the staging: what a run needs is told before it starts."""
+"""The doctor and the staging: what a run needs is reported before it starts."""
 
 from __future__ import annotations
 
@@ -119,33 +119,35 @@ def test_a_pinned_digest_is_checked(configured: Callable[..., Config], tmp_path:
     assert f"has the SHA-256 {digest}" in row.advice
 
 
-def test_what_the_general_model_is_to_the_weights_is_told(
+def test_what_the_general_model_is_to_the_weights_is_reported(
     configured: Callable[..., Config], tmp_path: Path
 ) -> None:
     save_file({"x": zeros(3)}, tmp_path / "local.safetensors")
     base_model = {"title": "General", "weights": {"file": "general.safetensors"}}
     config = configured({"local": {**LOCAL, "base_model": base_model}})
 
-    def told() -> tuple[str, str, str]:
+    def reported() -> tuple[str, str, str]:
         row = encoder_row(config, "local")
         return row.light, row.cells["its general model"], row.advice.split(";")[0]
 
-    light, verdict, advice = told()
+    light, verdict, advice = reported()
     assert (light, verdict) == ("yellow", "not yet compared")
-    assert "can't be compared with General, which is not at hand: `snakemake --cores 1 st" in advice
+    assert (
+        "can't be compared with General, which is not available: `snakemake --cores 1 st" in advice
+    )
     save_file({"x": zeros(3)}, tmp_path / "general.safetensors")
-    assert told()[:2] == ("green", "not yet compared")
+    assert reported()[:2] == ("green", "not yet compared")
     layout, (dataset, *_) = Layout(config.results), config.datasets
     clean = {"encoder": "local", "dataset": dataset, "condition": "clean"}
     for verdict, light, advice in [
         ("differs", "green", "pin what you have"),
         ("equal", "yellow", "The encoder 'local' is General: its weights are equal to that"),
-        ("not compared", "yellow", "was not compared with General, which is at hand now"),
+        ("not compared", "yellow", "was not compared with General, which is available now"),
     ]:
         made = {"base_model": {"verdict": verdict}}
         with FeatureWriter(layout.at(layout.features, **clean), made) as writer:
             writer.append("a", np.zeros(2, np.float32))
-        found = told()
+        found = reported()
         assert found[:2] == (light, verdict)
         assert advice in found[2]
 
@@ -330,7 +332,7 @@ def test_overlap_is_yes_no_or_unknown_for_each_data_set_and_its_targets(home: Pa
 # --- Staging ---
 
 
-def test_every_encoder_is_staged_or_told_before_staging_fails(
+def test_every_encoder_is_staged_or_reported_before_staging_fails(
     configured: Callable[..., Config], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_file({"x": zeros(3)}, tmp_path / "there.safetensors")
@@ -347,9 +349,9 @@ def test_every_encoder_is_staged_or_told_before_staging_fails(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("not staged: Encoder 'absent': the weights file")
     assert lines[1:] == [
-        f"staged: there, at hand in {tmp_path}",
+        f"staged: there, available in {tmp_path}",
         "staged: untrained, needs no weights",
-        f"staged: General, at hand in {tmp_path}",
+        f"staged: General, available in {tmp_path}",
     ]
 
 
@@ -379,7 +381,7 @@ def test_timms_own_weights_are_staged_where_timm_looks_for_them(
 # --- Through the workflow ---
 
 
-def test_snakemake_doctor_prints_the_table_and_its_status_tells(
+def test_snakemake_doctor_prints_the_table_and_its_status_says(
     snakemake: Callable[..., subprocess.CompletedProcess[str]],
     settings: Callable[[str], dict[str, Any]],
     tmp_path: Path,

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import test_encoders_panel as panel
 import timm
 import torch
 import transformers
@@ -30,8 +29,10 @@ from crsbench.core.errors import UserError
 from crsbench.encoders import load_encoder
 from crsbench.encoders.preprocessing import Preprocessing
 from crsbench.weights.files import stage
+from worlds import checkpoints as panel
+from worlds.workflow import HOME
 
-TESTS = Path(__file__).parents[1]
+TESTS = HOME / "tests"
 
 PITFALLS: dict[int, tuple[str, Mapping[str, tuple[str, ...]]]] = {
     1: (
@@ -40,21 +41,21 @@ PITFALLS: dict[int, tuple[str, Mapping[str, tuple[str, ...]]]] = {
             "encoders": (
                 "test_a_file_without_tensors_does_not_reach_for_the_hub",
                 "test_a_file_that_was_never_trained_is_refused",
-                "test_an_absent_file_is_told_with_where_to_get_it",
+                "test_an_absent_file_is_reported_with_where_to_get_it",
             ),
-            "encoders_panel": ("test_a_checkpoint_without_the_tower_is_told",),
+            "encoders_panel": ("test_a_checkpoint_without_the_tower_is_reported",),
         },
     ),
     2: (
         "strict=False hides what is missing",
-        {"encoders_panel": ("test_a_lost_or_renamed_tensor_is_told_by_its_name",)},
+        {"encoders_panel": ("test_a_lost_or_renamed_tensor_is_reported_by_its_name",)},
     ),
     3: (
         "a silent miss leaves the ordinary weights",
         {
             "encoders_panel": (
                 "test_the_weights_are_compared_with_the_general_model",
-                "test_positions_that_are_resampled_in_two_ways_hide_no_twin",
+                "test_positions_that_are_resampled_in_two_ways_hide_no_base_model",
             )
         },
     ),
@@ -101,7 +102,7 @@ PITFALLS: dict[int, tuple[str, Mapping[str, tuple[str, ...]]]] = {
     ),
     13: (
         "gated models answer 401 or 403",
-        {"encoder_pitfalls": ("test_a_gate_is_told_with_its_page_and_what_to_do",)},
+        {"encoder_pitfalls": ("test_a_gate_is_reported_with_its_page_and_what_to_do",)},
     ),
     14: (
         "training arguments in a checkpoint, which weights_only refuses",
@@ -112,7 +113,7 @@ PITFALLS: dict[int, tuple[str, Mapping[str, tuple[str, ...]]]] = {
         {"encoder_pitfalls": ("test_biomedclips_image_tower_asks_nobody_for_its_text_model",)},
     ),
     16: (
-        "PubMedBERT was renamed, position_ids are left over",
+        "PubMedBERT was renamed, position_ids are unused",
         {"encoder_pitfalls": ("test_biomedclips_image_tower_asks_nobody_for_its_text_model",)},
     ),
     17: (
@@ -131,8 +132,8 @@ PITFALLS: dict[int, tuple[str, Mapping[str, tuple[str, ...]]]] = {
         "float16 overflows",
         {
             "precision": (
-                "test_an_overflow_of_float16_is_told",
-                "test_a_reduced_precision_that_loses_the_feature_is_told",
+                "test_an_overflow_of_float16_is_reported",
+                "test_a_reduced_precision_that_loses_the_feature_is_reported",
             )
         },
     ),
@@ -140,7 +141,7 @@ PITFALLS: dict[int, tuple[str, Mapping[str, tuple[str, ...]]]] = {
         "weights that only a link on a page hands out",
         {
             "encoders": (
-                "test_an_absent_file_is_told_with_where_to_get_it",
+                "test_an_absent_file_is_reported_with_where_to_get_it",
                 "test_a_pinned_file_must_have_its_sha256",
             ),
             "doctor": ("test_every_published_encoder_has_its_licence_gate_and_command",),
@@ -241,16 +242,16 @@ GATED = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to this model i
 
 
 @pytest.mark.parametrize(
-    ("status", "headers", "told"),
+    ("status", "headers", "reported"),
     [
         (401, GATED, "the hub wants a login, 401"),
         (403, GATED, "has not granted access to this login, 403; a fine-grained token also needs"),
     ],
 )
-def test_a_gate_is_told_with_its_page_and_what_to_do(
+def test_a_gate_is_reported_with_its_page_and_what_to_do(
     status: int,
     headers: Mapping[str, str],
-    told: str,
+    reported: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -263,7 +264,7 @@ def test_a_gate_is_told_with_its_page_and_what_to_do(
             with pytest.raises(UserError) as error:
                 stage(entry, tmp_path)
             sentence = str(error.value)
-            assert told in sentence
+            assert reported in sentence
             page = "https://huggingface.co/YukunZhou/RETFound_mae_natureCFP"
             assert f"accept its terms at {page}, log in with `hf auth login`, and" in sentence
             assert sentence.endswith(
@@ -274,7 +275,7 @@ def test_a_gate_is_told_with_its_page_and_what_to_do(
 
 
 @pytest.mark.parametrize(
-    ("status", "headers", "told"),
+    ("status", "headers", "reported"),
     [
         (401, {"X-Error-Code": "RepoNotFound"}, "no such repository, or it is private"),
         (404, {"X-Error-Code": "RepoNotFound"}, "the hub knows no such repository"),
@@ -285,14 +286,14 @@ def test_a_gate_is_told_with_its_page_and_what_to_do(
 def test_what_the_hub_refuses_without_a_gate(
     status: int,
     headers: Mapping[str, str],
-    told: str,
+    reported: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     entry = EncoderEntry("mine", "Mine", "specialist", panel.REGISTRY["biovil"])
     with serving(Hub(status, headers)) as address:
         connected(monkeypatch, address, tmp_path, offline=False)
-        with pytest.raises(UserError, match=told) as error:
+        with pytest.raises(UserError, match=reported) as error:
             stage(entry, tmp_path)
     assert "accept its terms" not in str(error.value)
 

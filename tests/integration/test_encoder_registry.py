@@ -23,8 +23,8 @@ import yaml
 from crsbench.config.model import EncoderEntry
 from crsbench.core.errors import UserError
 from crsbench.encoders.registry import load_encoder
+from worlds.workflow import HOME
 
-HOME = Path(__file__).resolve().parents[2]
 REGISTRY: dict[str, dict[str, Any]] = yaml.safe_load(
     (HOME / "config" / "encoders.yaml").read_text(encoding="utf-8")
 )
@@ -211,7 +211,7 @@ LLAVA, MEDGEMMA = REGISTRY["llava_med"]["architecture"], REGISTRY["medgemma"]["a
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "told"),
+    ("name", "changes", "reported"),
     [
         ("clip", {"model": "ViT-B-16"}, {"activations"}),
         ("chexzero", {"model": "ViT-B-32"}, {"activations"}),
@@ -228,10 +228,10 @@ LLAVA, MEDGEMMA = REGISTRY["llava_med"]["architecture"], REGISTRY["medgemma"]["a
     ],
 )
 def test_a_wrong_value_would_be_seen(
-    name: str, changes: dict[str, Any], told: set[str], tmp_path: Path
+    name: str, changes: dict[str, Any], reported: set[str], tmp_path: Path
 ) -> None:
     wrong, right = facts(registrys(name, tmp_path, **changes)), facts_elsewhere(name)
-    assert told <= {key for key in wrong if wrong[key] != right[key]}
+    assert reported <= {key for key in wrong if wrong[key] != right[key]}
 
 
 def test_llava_meds_feature_is_the_output_of_its_last_block_but_one() -> None:

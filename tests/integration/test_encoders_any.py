@@ -16,9 +16,7 @@ import pytest
 import timm
 import torch
 import transformers
-from conftest import NAME_ENCODERS
 from safetensors.torch import load_file, save_file
-from test_encoders_panel import CPU, DEPTHS, HOME, images, randomised
 
 from crsbench.config.load import load_config
 from crsbench.config.model import EncoderEntry
@@ -27,6 +25,8 @@ from crsbench.core.threads import use_one_thread
 from crsbench.encoders import LoadedEncoder, load_encoder
 from crsbench.encoders.contract import check_encoder
 from crsbench.evaluation.runs import standardisation
+from worlds.checkpoints import CPU, DEPTHS, images, randomised
+from worlds.workflow import HOME, NAME_ENCODERS
 
 PREPROCESSING = {
     "resize": "squash",
@@ -119,7 +119,7 @@ def test_any_vision_model_gives_its_own_feature(name: str, feature: str, tmp_pat
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_a_tensor_that_is_lost_or_over_is_told(name: str, tmp_path: Path) -> None:
+def test_a_tensor_that_is_lost_or_over_is_reported(name: str, tmp_path: Path) -> None:
     """Of every class: the hub's name of a tensor that is over, the module's of one that lacks."""
     model = model_of(name)
     model.save_pretrained(tmp_path)
@@ -146,8 +146,8 @@ def test_a_tensor_that_is_lost_or_over_is_told(name: str, tmp_path: Path) -> Non
 def test_a_feature_that_a_model_lacks_is_refused(name: str, feature: str, tmp_path: Path) -> None:
     """I-JEPA's class has a pooler that its checkpoints have no tensors for."""
     model_of(name).save_pretrained(tmp_path)
-    told = rf"this {name} has no .* can't be '{feature}'|weights lack pooler.dense.bias"
-    with pytest.raises(UserError, match=rf"'any': .*{told}"):
+    reported = rf"this {name} has no .* can't be '{feature}'|weights lack pooler.dense.bias"
+    with pytest.raises(UserError, match=rf"'any': .*{reported}"):
         load(name, feature, tmp_path).encode(images(64))
 
 
@@ -212,7 +212,7 @@ def test_the_entry_in_the_docs_loads_a_classifiers_checkpoint(
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "reported"),
     [
         ("SiglipModel", r"'SiglipModel' of transformers is no vision model; allowed: "),
         ("BertModel", "is no vision model"),
@@ -222,8 +222,8 @@ def test_the_entry_in_the_docs_loads_a_classifiers_checkpoint(
         ("Siglip2VisionModel", "takes pixel_attention_mask, spatial_shapes beside the images"),
     ],
 )
-def test_only_models_that_encode_images_are_taken(name: str, told: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"'any': .*{told}"):
+def test_only_models_that_encode_images_are_taken(name: str, reported: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"'any': .*{reported}"):
         load(name, "pooled", tmp_path)
 
 
@@ -426,10 +426,10 @@ def test_depths_of_clip_are_open_clips_own_intermediates(feature: str, tmp_path:
     spec["preprocessing"] = PREPROCESSING
     encoder = load_encoder(EncoderEntry("any", "Any", "general", spec), HOME, tmp_path, CPU)
     x = images(64)
-    told = model.visual.forward_intermediates(
+    found = model.visual.forward_intermediates(
         x, indices=4, normalize_intermediates=True, output_extra_tokens=True, output_fmt="NLC"
     )
-    class_tokens = [tokens[:, 0] for tokens in told["image_intermediates_prefix"]]
+    class_tokens = [tokens[:, 0] for tokens in found["image_intermediates_prefix"]]
     if feature == "projected":
         class_tokens = [tokens @ model.visual.proj for tokens in class_tokens]
     for at_depth, wanted in zip(encoder.encode.blocks(x, DEPTHS), class_tokens, strict=True):

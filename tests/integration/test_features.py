@@ -13,11 +13,15 @@ import pytest
 import torch
 from PIL import Image
 
+from crsbench.config.load import load_config
 from crsbench.core.errors import UserError
 from crsbench.core.gpu_lock import leased_gpu
+from crsbench.data.manifest import write_manifest
 from crsbench.encoders.base import LoadedEncoder
 from crsbench.encoders.preprocessing import Preprocessing
 from crsbench.features.extraction import ImageViews, extract, geometries_of
+from crsbench.features.jobs import extract_features
+from crsbench.features.settings import ExtractionSettings
 from crsbench.features.store import FeatureWriter, read_features
 
 CPU = torch.device("cpu")
@@ -275,7 +279,7 @@ def nothing_left(folder: Path) -> bool:
     return not any(path.is_file() for path in folder.rglob("*"))
 
 
-def test_a_non_finite_feature_is_told_with_its_image_and_condition(
+def test_a_non_finite_feature_is_reported_with_its_image_and_condition(
     views: ImageViews, tmp_path: Path
 ) -> None:
     calls = iter(range(100))
@@ -286,15 +290,17 @@ def test_a_non_finite_feature_is_told_with_its_image_and_condition(
             features[0, 2] = float("nan")
         return features
 
-    told = r"'probe-me' gave a non-finite feature for image 'image1' under the condition 'rician"
-    with pytest.raises(UserError, match=told):
+    reported = (
+        r"'probe-me' gave a non-finite feature for image 'image1' under the condition 'rician"
+    )
+    with pytest.raises(UserError, match=reported):
         run(views, tmp_path / "out", encoder=loaded(breaks))
     assert nothing_left(tmp_path / "out")
 
 
-def test_an_output_of_another_shape_is_told(views: ImageViews, tmp_path: Path) -> None:
-    told = r"output of shape \(4, 3, 8, 8\) for 4 images; wanted is \(4, width\)"
-    with pytest.raises(UserError, match=told):
+def test_an_output_of_another_shape_is_reported(views: ImageViews, tmp_path: Path) -> None:
+    reported = r"output of shape \(4, 3, 8, 8\) for 4 images; wanted is \(4, width\)"
+    with pytest.raises(UserError, match=reported):
         run(views, tmp_path / "out", encoder=loaded(lambda images: images))
     assert nothing_left(tmp_path / "out")
 
@@ -331,7 +337,7 @@ def test_an_absent_image_is_named(wanted: list[str], tmp_path: Path) -> None:
         read_features(tmp_path / "f.arrow").rows(np.array(wanted), tmp_path / "f.arrow")
 
 
-def test_a_file_that_is_cut_empty_or_unsorted_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_cut_empty_or_unsorted_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "f.arrow"
     with FeatureWriter(file, {}) as writer:
         for index in range(2000):
@@ -363,3 +369,47 @@ def test_a_failing_job_keeps_the_older_file(tmp_path: Path) -> None:
         fail()
     assert file.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["f.arrow"]
+
+
+def test_an_extraction_reads_at_the_data_sets_declared_depth(
+    home: Path, plain_demo: Callable[[], dict[str, Any]], tmp_path: Path
+) -> None:
+    """12-bit films in 16-bit files give the features of the same films in 8 bits."""
+    found = []
+    for bits in (8, 12):
+        folder = tmp_path / str(bits)
+        (folder / "set").mkdir(parents=True)
+        names = [f"i{k:02d}" for k in range(12)]
+        for k, name in enumerate(names):
+            film = np.random.default_rng(k).integers(0, 256, (24, 30))
+            values = film.astype(np.uint8) if bits == 8 else np.rint(film * 4095 / 255)
+            Image.fromarray(values.astype(np.uint8 if bits == 8 else np.uint16)).save(
+                folder / "set" / f"{name}.png"
+            )
+        rows = [f"{name},{name}.png,{'ab'[k % 2]}" for k, name in enumerate(names)]
+        (folder / "set/table.csv").write_text("\n".join(["id,path,label", *rows]) + "\n")
+        (folder / "datasets.yaml").write_text(
+            "small: {title: Small, licence: CC0-1.0, task: multiclass, classes: [a, b], "
+            "reader: table, root: set, table: table.csv, bits: 12, "
+            "columns: {id: id, path: path, label: label}}\n"
+        )
+        content = plain_demo() | {
+            "data_root": str(folder),
+            "dataset_registry": str(folder / "datasets.yaml"),
+            "encoders": ["image_statistics"],
+            "datasets": ["small"],
+        }
+        config = load_config(content, home)
+        files = folder / "manifest.parquet", folder / "images.parquet"
+        entry, root = config.datasets["small"], folder / "set"
+        write_manifest(*files, entry, root, max_pixels=10**6, workers=1)
+        output = folder / "image_statistics" / "small" / "clean.arrow"
+        extract_features(
+            ExtractionSettings.of(config, ["image_statistics"], ["small"]),
+            manifest_file=files[0],
+            test_file=None,
+            outputs=[output],
+            workers=0,
+        )
+        found.append(read_features(output).matrix)
+    assert np.array_equal(*found)

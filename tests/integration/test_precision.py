@@ -70,7 +70,7 @@ def test_an_encoder_that_sees_each_image_by_itself_passes(size: int, views: Imag
     check(views, linear, size=size)
 
 
-def test_one_that_looks_at_the_whole_batch_is_told_with_image_and_difference(
+def test_one_that_looks_at_the_whole_batch_is_reported_with_image_and_difference(
     views: ImageViews,
 ) -> None:
     def batch_norm(images: torch.Tensor) -> torch.Tensor:
@@ -166,7 +166,7 @@ def test_an_unreadable_image_of_the_sample_is_named(views: ImageViews) -> None:
         check(views, linear)
 
 
-def test_a_feature_that_is_not_finite_is_told_before_the_extraction(views: ImageViews) -> None:
+def test_a_feature_that_is_not_finite_is_reported_before_the_extraction(views: ImageViews) -> None:
     with pytest.raises(UserError, match="non-finite feature for image '00' under the condition 'c"):
         check(views, lambda images: linear(images) / 0)
 
@@ -180,7 +180,7 @@ def test_a_reduced_precision_near_float32_passes(precision: str, views: ImageVie
 
 
 @pytest.mark.parametrize(("precision", "allowed"), [("bfloat16", "5e-02"), ("float16", "1e-02")])
-def test_a_reduced_precision_that_loses_the_feature_is_told(
+def test_a_reduced_precision_that_loses_the_feature_is_reported(
     precision: str, allowed: str, views: ImageViews
 ) -> None:
     def cancels(images: torch.Tensor) -> torch.Tensor:
@@ -190,14 +190,14 @@ def test_a_reduced_precision_that_loses_the_feature_is_told(
         return large @ torch.cat([WEIGHTS, torch.full((1, 16), 60.0)]) - 3600.0
 
     check(views, cancels)
-    told = (
+    reported = (
         rf"'tried' for image '\d\d' differ in {precision} and in float32 by .*allowed is {allowed}"
     )
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=reported):
         check(views, cancels, precision)
 
 
-def test_an_overflow_of_float16_is_told(views: ImageViews) -> None:
+def test_an_overflow_of_float16_is_reported(views: ImageViews) -> None:
     with pytest.raises(UserError, match="non-finite feature for image"):
         check(views, lambda images: linear(images * 10000), "float16")
 
@@ -219,11 +219,11 @@ class Deep(torch.nn.Module):
 
 
 def test_the_layer_that_overflows_is_named(views: ImageViews) -> None:
-    told = (
+    reported = (
         r"image '00' .*; the first part whose output is not finite is blocks\.2 \(Linear\); "
         r"extraction\.precision: float32 may hold it\.$"
     )
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=reported):
         check(views, Deep(30), "float16")
     check(views, Deep(30))
     with pytest.raises(UserError, match=r"not finite is blocks\.1 \(Linear\)\.$"):
@@ -286,7 +286,7 @@ def test_the_extraction_runs_in_the_precision_and_stores_float32(
 
 
 @pytest.mark.parametrize(
-    ("device", "precision", "told"),
+    ("device", "precision", "reported"),
     [
         (
             "cpu",
@@ -300,13 +300,13 @@ def test_the_extraction_runs_in_the_precision_and_stores_float32(
 def test_a_reduced_precision_is_for_cuda_alone(
     device: str,
     precision: str,
-    told: str,
+    reported: str,
     settings: Callable[[str], dict[str, Any]],
     home: Path,
 ) -> None:
     content = settings("demo")
     content["extraction"] |= {"device": device, "precision": precision}
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=reported):
         load_config(content, home)
     for allowed in ("float32", "bfloat16", "float16"):
         content["extraction"] |= {"device": "cuda", "precision": allowed}

@@ -29,8 +29,8 @@ from torchvision.transforms import InterpolationMode
 
 from crsbench.core.errors import UserError
 from crsbench.encoders.preprocessing import Preprocessing
+from worlds.workflow import HOME
 
-HOME = Path(__file__).resolve().parents[2]
 REGISTRY = yaml.safe_load((HOME / "config" / "encoders.yaml").read_text(encoding="utf-8"))
 
 Transform = Callable[[Image.Image], np.ndarray]

@@ -1,10 +1,10 @@
-"""Each publisher's layout, built in miniature, is read as it is; what is wrong in it is told."""
+"""Each publisher's layout, built in miniature, is read as it is; what is wrong is reported."""
 
 from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import pytest
 import yaml
 from PIL import Image
 
-from crsbench.config.layout import Layout
 from crsbench.config.load import load_config
 from crsbench.config.model import Config, DatasetEntry
 from crsbench.config.sources import image_root
@@ -22,46 +21,21 @@ from crsbench.core.errors import UserError
 from crsbench.core.hashing import sha256_number
 from crsbench.data.manifest import read_manifest, write_manifest
 from crsbench.data.readers import READERS, read_images, source_tables
+from worlds.publishers import (
+    Entry,
+    write_chexpert,
+    write_chexpert_batches,
+    write_csv,
+    write_image,
+    write_mimic,
+)
 
-FINDINGS = [
-    *("No Finding", "Enlarged Cardiomediastinum", "Cardiomegaly", "Lung Opacity", "Lung Lesion"),
-    *("Edema", "Consolidation", "Pneumonia", "Atelectasis", "Pneumothorax", "Pleural Effusion"),
-    *("Pleural Other", "Fracture", "Support Devices"),
-]
-CHEXPERT_COLUMNS = ["Path", "Sex", "Age", "Frontal/Lateral", "AP/PA", *FINDINGS]
 ISIC_CLASSES = ["MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC", "UNK"]
 NIH_COLUMNS = [
     *("Image Index", "Finding Labels", "Follow-up #", "Patient ID", "Patient Age"),
     *("Patient Gender", "View Position", "OriginalImage[Width", "Height]"),
     *("OriginalImagePixelSpacing[x", "y]"),
 ]
-
-
-@pytest.fixture(scope="session")
-def entry_of(home: Path) -> Callable[..., DatasetEntry]:
-    """A shipped registry entry, with changes; None takes a key away."""
-    registry = yaml.safe_load((home / "config" / "datasets.yaml").read_text("utf-8"))
-
-    def make(name: str, **changes: Any) -> DatasetEntry:
-        spec = {k: v for k, v in (registry[name] | changes).items() if v is not None}
-        return DatasetEntry(name, spec["title"], spec["task"], tuple(spec["classes"]), (), spec)
-
-    return make
-
-
-Entry = Callable[..., DatasetEntry]
-
-
-def write_image(file: Path, seed: int | None = None) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    number = sha256_number(file.name) if seed is None else seed
-    pixels = np.random.default_rng(number).integers(0, 256, (24, 32, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(file)
-
-
-def write_csv(file: Path, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(rows, columns=list(columns)).to_csv(file, index=False)
 
 
 def labels_of(entry: DatasetEntry, frame: pd.DataFrame) -> dict[str, set[str]]:
@@ -81,79 +55,6 @@ def all_images_exist(frame: pd.DataFrame, root: Path) -> bool:
 
 
 # CheXpert
-
-
-def chexpert_row(
-    path: str, labels: dict[str, float], view: str = "AP", sex: str = "Male", age: int = 61
-) -> list[Any]:
-    frontal = "Frontal" if "frontal" in path else "Lateral"
-    values = [labels.get(name) for name in FINDINGS]
-    return [path, sex, age, frontal, view if frontal == "Frontal" else None, *values]
-
-
-def chexpert_tables(release: str) -> dict[str, list[list[Any]]]:
-    """Six train rows (one lateral) of four patients, two valid rows (one lateral)."""
-    train = f"{release}/train"
-    return {
-        "train": [
-            chexpert_row(
-                f"{train}/patient00001/study1/view1_frontal.jpg",
-                {"Edema": 1.0, "Pneumonia": -1.0, "Cardiomegaly": 0.0},
-                sex="Female",
-                age=0,
-            ),
-            chexpert_row(f"{train}/patient00001/study1/view2_lateral.jpg", {"Edema": 1.0}),
-            chexpert_row(
-                f"{train}/patient21513/study1/view1_frontal.jpg", {"No Finding": 1.0}, age=17
-            ),
-            chexpert_row(
-                f"{train}/patient21514/study2/view1_frontal.jpg",
-                {"Edema": -1.0, "Atelectasis": -1.0},
-                view="PA",
-                age=90,
-            ),
-            chexpert_row(f"{train}/patient43018/study1/view1_frontal.jpg", {}, sex="Unknown"),
-            chexpert_row(
-                f"{train}/patient64540/study1/view1_frontal.jpg", {"Fracture": 1.0}, view="LL"
-            ),
-        ],
-        "valid": [
-            chexpert_row(
-                f"{release}/valid/patient64541/study1/view1_frontal.jpg",
-                dict.fromkeys(FINDINGS, 0.0) | {"Support Devices": 1.0},
-            ),
-            chexpert_row(f"{release}/valid/patient64541/study1/view2_lateral.jpg", {}),
-        ],
-    }
-
-
-def write_chexpert(root: Path, release: str = "CheXpert-v1.0") -> Path:
-    for part, rows in chexpert_tables(release).items():
-        write_csv(root / f"{part}.csv", CHEXPERT_COLUMNS, rows)
-        for row in rows:
-            write_image(root / row[0].removeprefix(f"{release}/"))
-    return root
-
-
-def write_chexpert_batches(root: Path) -> Path:
-    """The newer download: images by patient number in three folders, tables beside `valid`."""
-    first = root / "CheXpert-v1.0 batch 1 (validate & csv)"
-    tables = chexpert_tables("CheXpert-v1.0")
-    for part, rows in tables.items():
-        write_csv(first / f"{part}.csv", CHEXPERT_COLUMNS, rows)
-    folders = {
-        "00001": "batch 2 (train 1)",
-        "21513": "batch 2 (train 1)",
-        "21514": "batch 3 (train 2)",
-        "43018": "batch 4 (train 3)",
-        "64540": "batch 4 (train 3)",
-    }
-    for row in tables["train"]:
-        place = row[0].removeprefix("CheXpert-v1.0/train/")
-        write_image(root / f"CheXpert-v1.0 {folders[place[7:12]]}" / place)
-    for row in tables["valid"]:
-        write_image(first / row[0].removeprefix("CheXpert-v1.0/"))
-    return root
 
 
 def test_chexpert_has_its_frontal_images_by_patient(entry_of: Entry, tmp_path: Path) -> None:
@@ -324,7 +225,7 @@ def write_idrid(root: Path) -> Path:
     return root
 
 
-def test_idrid_tells_the_parts_apart_whose_numbers_start_anew(
+def test_idrid_distinguishes_the_parts_whose_numbers_start_anew(
     entry_of: Entry, tmp_path: Path
 ) -> None:
     entry, root = entry_of("idrid"), write_idrid(tmp_path / "B. Disease Grading")
@@ -370,58 +271,6 @@ def test_eyepacs_has_both_eyes_of_a_patient_in_a_group(entry_of: Entry, tmp_path
 
 
 # MIMIC-CXR-JPG
-
-
-def write_mimic(root: Path, suffix: str = ".gz") -> Path:
-    """Six images of three patients; the columns of the labels stand in the alphabet's order."""
-    images = [  # dicom, subject, study, ViewPosition, view code
-        ("d1", "10000032", "50414267", "PA", "postero-anterior"),
-        ("d2", "10000032", "50414267", "LATERAL", "lateral"),
-        ("d3", "10000764", "57375967", None, "antero-posterior"),
-        ("d4", "10000764", "57375967", None, None),
-        ("d5", "19999987", "58621812", "AP", "antero-posterior"),
-        ("d6", "19999987", "50000001", "AP", "antero-posterior"),  # a study without labels
-    ]
-    metadata = [
-        "dicom_id,subject_id,study_id,PerformedProcedureStepDescription,ViewPosition,Rows,Columns,"
-        "StudyDate,StudyTime,ProcedureCodeSequence_CodeMeaning,ViewCodeSequence_CodeMeaning,"
-        "PatientOrientationCodeSequence_CodeMeaning"
-    ][0].split(",")
-    labels = ["subject_id", "study_id", *sorted(FINDINGS)]
-    positives = {
-        "50414267": {"Atelectasis": 1.0, "Edema": -1.0},
-        "57375967": {"No Finding": 1.0},
-        "58621812": {},
-    }
-    subject_of = {study: subject for _, subject, study, _, _ in images}
-    tables = {
-        "metadata": (
-            metadata,
-            [
-                [d, sub, study, None, view, 9, 9, 21800506, 213014.5, None, code, None]
-                for d, sub, study, view, code in images
-            ],
-        ),
-        "chexpert": (
-            labels,
-            [
-                [subject_of[study], study, *(found.get(name) for name in sorted(FINDINGS))]
-                for study, found in positives.items()
-            ],
-        ),
-        "split": (
-            ["dicom_id", "study_id", "subject_id", "split"],
-            [
-                [d, study, sub, "test" if sub == "19999987" else "train"]
-                for d, sub, study, _, _ in images
-            ],
-        ),
-    }
-    for name, (columns, rows) in tables.items():
-        write_csv(root / f"mimic-cxr-2.0.0-{name}.csv{suffix}", columns, rows)
-    for d, sub, study, _, _ in images:
-        write_image(root / "files" / f"p{sub[:2]}" / f"p{sub}" / f"s{study}" / f"{d}.jpg")
-    return root
 
 
 @pytest.mark.parametrize("suffix", [".gz", ""])
@@ -568,7 +417,7 @@ def test_a_linked_read_only_root_with_odd_letters_is_read_and_not_written_to(
     ]
 
 
-def test_the_manifest_hangs_on_the_tables_that_are_there(entry_of: Entry, tmp_path: Path) -> None:
+def test_the_manifest_depends_on_the_tables_that_are_there(entry_of: Entry, tmp_path: Path) -> None:
     plain, zipped = write_mimic(tmp_path / "plain", ""), write_mimic(tmp_path / "zipped")
     entry = entry_of("mimic")
     assert [file.name for file in source_tables(entry, plain)] == [
@@ -583,8 +432,7 @@ def test_a_data_set_lies_below_the_data_root(
     settings: Callable[[str], dict[str, Any]], home: Path
 ) -> None:
     config = load_config(settings("config") | {"data_root": "some where"}, home)
-    layout = Layout(config.results)
-    assert image_root(config, layout, "chexpert") == Path("some where/CheXpert-v1.0")
+    assert image_root(config, "chexpert") == Path("some where/CheXpert-v1.0")
 
 
 # PadChest and VinDr-CXR
@@ -749,7 +597,7 @@ TRUTH, METADATA = "ISIC_2019_Training_GroundTruth.csv", "ISIC_2019_Training_Meta
 
 
 @pytest.mark.parametrize(
-    ("name", "write", "harm", "told"),
+    ("name", "write", "harm", "reported"),
     [
         ("chexpert", write_chexpert, unlink("valid.csv"), r"holds no 'valid.csv' or .*batch 1"),
         ("chexpert", write_chexpert, rename("train", "trian"), r"holds neither train/ nor .*batch"),
@@ -769,7 +617,7 @@ TRUTH, METADATA = "ISIC_2019_Training_GroundTruth.csv", "ISIC_2019_Training_Meta
             "chexpert",
             write_chexpert,
             replace_in("train.csv", "-1.0", "-2.0"),
-            r"label column 'Pneumonia' has the value '-2.0'; allowed: 1, 0, -1 and an empty cell",
+            r"label column 'Pneumonia' has the value '-2'; allowed: 1, 0, -1 and an empty cell",
         ),
         (
             "chexpert",
@@ -839,18 +687,23 @@ TRUTH, METADATA = "ISIC_2019_Training_GroundTruth.csv", "ISIC_2019_Training_Meta
         ),
     ],
 )
-def test_a_broken_release_is_told_in_one_sentence(
-    name: str, write: Callable[[Path], Path], harm: Harm, told: str, entry_of: Entry, tmp_path: Path
+def test_a_broken_release_is_reported_in_one_sentence(
+    name: str,
+    write: Callable[[Path], Path],
+    harm: Harm,
+    reported: str,
+    entry_of: Entry,
+    tmp_path: Path,
 ) -> None:
     root = write(tmp_path / "release")
     harm(root)
-    with pytest.raises(UserError, match=told) as error:
+    with pytest.raises(UserError, match=reported) as error:
         read_images(entry_of(name), root)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "told"),
+    ("name", "changes", "reported"),
     [
         ("chexpert", {"uncertain": "drop"}, r"uncertain is \"drop\".*allowed: zeros, ones, ignore"),
         ("chexpert", {"uncertain": {"Edema": "one"}}, r"uncertain.Edema is \"one\""),
@@ -874,10 +727,10 @@ def test_a_broken_release_is_told_in_one_sentence(
         ),
     ],
 )
-def test_a_wrong_key_of_a_reader_is_told(
+def test_a_wrong_key_of_a_reader_is_reported(
     name: str,
     changes: dict[str, Any],
-    told: str,
+    reported: str,
     entry_of: Entry,
     settings: Callable[[str], dict[str, Any]],
     home: Path,
@@ -891,5 +744,5 @@ def test_a_wrong_key_of_a_reader_is_told(
         "datasets": [name],
         "encoders": ["resnet50"],
     }
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=reported):
         load_config(content, home)

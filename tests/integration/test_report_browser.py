@@ -17,17 +17,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from worlds.report import synthetic_material
-from worlds.studies import World
 
 from crsbench.config.model import Config
 from crsbench.core.names import AGGREGATE
 from crsbench.metrics.statistics import competition_rank
 from crsbench.report import Material, write_report
+from worlds.report import synthetic_material
+from worlds.studies import World
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 playwright = pytest.importorskip("playwright.sync_api", reason="the extra `test` is not installed")
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium (Debian: chromium)")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(BROWSER is None, reason="there is no Chromium (Debian: chromium)"),
+]
 
 SCRIPT = "<script>window.broken = 1</script><img src=x onerror='window.broken = 1'>"
 HOSTILE = {
@@ -86,13 +89,13 @@ def open_page(browser: Any, file: Path, width: int = 1280, scheme: str = "light"
         viewport={"width": width, "height": 900}, color_scheme=scheme, accept_downloads=True
     )
     opened = Opened(page)
-    tell = opened.wrong.append
-    page.on("console", lambda message: tell(message.text) if message.type != "log" else None)
-    page.on("pageerror", lambda error: tell(str(error)))
-    page.on("dialog", lambda dialog: tell("a dialog"))
+    note = opened.wrong.append
+    page.on("console", lambda message: note(message.text) if message.type != "log" else None)
+    page.on("pageerror", lambda error: note(str(error)))
+    page.on("dialog", lambda dialog: note("a dialog"))
     page.on(
         "request",
-        lambda request: None if request.url.startswith(("file:", "data:")) else tell(request.url),
+        lambda request: None if request.url.startswith(("file:", "data:")) else note(request.url),
     )
     page.goto(file.as_uri())
     page.wait_for_selector("html[data-ready]", timeout=60_000)
@@ -219,16 +222,16 @@ def test_the_triangle_ranks_as_python_does(wide: Opened, material: Material) -> 
     wide.page.mouse.down()
     wide.page.mouse.move(left + 150 * unit, top + 65 * unit, steps=3)  # 3/4 for the worst axis
     wide.page.mouse.up()
-    told = [float(wide.page.locator(f"#o{part}").inner_text()) for part in range(3)]
-    assert told == pytest.approx([0.125, 0.125, 0.75], abs=0.02)
+    reported = [float(wide.page.locator(f"#o{part}").inner_text()) for part in range(3)]
+    assert reported == pytest.approx([0.125, 0.125, 0.75], abs=0.02)
     assert shown() == ranking(material, np.array([0.125, 0.125, 0.75]))
 
 
 def test_who_stays_on_top_is_what_the_study_says(wide: Opened, material: Material) -> None:
     leaders = material.studies["weight_sensitivity"].table["leader"].str.split(", ").explode()
-    told = wide.page.locator("#stays").inner_text()
+    reported = wide.page.locator("#stays").inner_text()
     for encoder, count in leaders.value_counts().items():
-        assert f"{material.titles[encoder]} {int(100 * count / 231 + 0.5)} %" in told
+        assert f"{material.titles[encoder]} {int(100 * count / 231 + 0.5)} %" in reported
 
 
 def test_the_stress_charts_follow_data_set_and_measure(wide: Opened) -> None:

@@ -16,11 +16,7 @@ import timm
 import torch
 import transformers
 import yaml
-from conftest import HOME
 from safetensors.torch import save_file
-from test_encoders import as_if_trained
-from worlds import small_panel
-from worlds.small_panel import SmallPanel
 
 from crsbench.config.load import load_config
 from crsbench.config.model import EncoderEntry
@@ -30,6 +26,10 @@ from crsbench.core.hashing import sha256_of_file
 from crsbench.encoders import load_encoder
 from crsbench.features.store import read_features
 from crsbench.weights.files import Digests, digest_of, fetch, record, stage, version
+from worlds import small_panel
+from worlds.checkpoints import as_if_trained
+from worlds.small_panel import SmallPanel
+from worlds.workflow import HOME
 
 CPU = torch.device("cpu")
 TINY = "test_vit"
@@ -166,7 +166,7 @@ def test_a_folder_of_transformers_is_loaded_as_transformers_loads_it(
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
 
 
-def test_a_folder_that_is_not_there_or_holds_nothing_known_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_or_holds_nothing_known_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"'mine': the weights folder .*/m does not exist"):
         stage(entry({"folder": "m"}), tmp_path)
     (tmp_path / "m").mkdir()
@@ -260,7 +260,7 @@ def test_the_word_changes_with_the_bytes_alone(cache: Cache, tmp_path: Path) -> 
         return version(of, tmp_path, *files)
 
     assert word() == ""  # nothing is recorded
-    with pytest.raises(UserError, match="is not at hand"):
+    with pytest.raises(UserError, match="is not available"):
         record(own, tmp_path, *files, "")
     blob = cache.put("model.safetensors", b"first")
     there = word()
@@ -326,8 +326,8 @@ FEATURES = {
 
 def planned(panel: SmallPanel) -> set[str]:
     """What would be made: features by encoder, and records of weights."""
-    told = panel.finish("-n", "--quiet", "host", "--", *FEATURES.values())
-    made = re.findall(r"^    output: (?:results/)(\w+)/(\w+)", told, re.MULTILINE)
+    output = panel.finish("-n", "--quiet", "host", "--", *FEATURES.values())
+    made = re.findall(r"^    output: (?:results/)(\w+)/(\w+)", output, re.MULTILINE)
     return {f"{kind} of {name}" for kind, name in made if kind in ("features", "weights")}
 
 

@@ -92,7 +92,7 @@ def test_a_clean_set_is_found_clean_and_counted(entry: Entry, tmp_path: Path) ->
     audit = prepare(entry(expected_images=60), tmp_path / "small", tmp_path / "out")
     assert audit["images"] == 60
     assert audit["rows"] == {"expected": 60, "found": 60, "as_expected": True, "left_out": {}}
-    assert audit["files"]["damaged"] == {"count": 0, "examples": []}
+    assert audit["files"]["damaged"] == {"count": 0, "listed": []}
     assert audit["files"]["modes"] == {"RGB": 60}
     assert audit["labels"] == {
         "classes": {"a": 30, "b": 30},
@@ -139,7 +139,7 @@ def test_quarantined_images_are_left_out_for_all_and_named(entry: Entry, tmp_pat
         tmp_path / "out",
     )
     damaged = audit["files"]["damaged"]
-    assert [example["image_id"] for example in damaged["examples"]] == ["i001", "i003", "i004"]
+    assert [example["image_id"] for example in damaged["listed"]] == ["i001", "i003", "i004"]
     assert damaged["count"] == 3
     assert str(tmp_path) not in json.dumps(damaged)
     assert audit["images"] == 57
@@ -165,9 +165,9 @@ def test_constant_and_oddly_stored_images_are_named(entry: Entry, tmp_path: Path
     rows[10] = (*rows[10][:3], scene(10).convert("L"))
     write_set(tmp_path / "small", rows)
     files = prepare(entry(), tmp_path / "small", tmp_path / "out")["files"]
-    assert files["constant_colour"] == {"count": 1, "examples": ["i007"]}
+    assert files["constant_colour"] == {"count": 1, "listed": ["i007"]}
     assert files["modes"] == {"L": 1, "P": 1, "RGB": 57, "RGBA": 1}
-    assert files["odd_mode"] == {"count": 3, "examples": ["i008", "i009", "i010"]}
+    assert files["odd_mode"] == {"count": 3, "listed": ["i008", "i009", "i010"]}
     assert files["short_side"] == {"smallest": 30, "largest": 60}
 
 
@@ -246,15 +246,15 @@ def test_a_class_of_dropped_images_only_gets_no_floor(entry: Entry, tmp_path: Pa
 def test_images_of_a_shift_target_that_the_source_has_too_are_counted(
     entry: Entry, tmp_path: Path
 ) -> None:
-    write_set(tmp_path / "abroad", [("x0", "a", "q", scene(0)), ("x1", "b", "q", scene(9000))])
-    prepare_target = tmp_path / "abroad.parquet", tmp_path / "abroad-images.parquet"
-    write_manifest(*prepare_target, entry(), tmp_path / "abroad", max_pixels=LIMIT, workers=1)
+    write_set(tmp_path / "elsewhere", [("x0", "a", "q", scene(0)), ("x1", "b", "q", scene(9000))])
+    prepare_target = tmp_path / "elsewhere.parquet", tmp_path / "elsewhere-images.parquet"
+    write_manifest(*prepare_target, entry(), tmp_path / "elsewhere", max_pixels=LIMIT, workers=1)
     write_set(tmp_path / "small", plain_rows())
-    targets = {"abroad": prepare_target[0]}
+    targets = {"elsewhere": prepare_target[0]}
     audit = prepare(entry(), tmp_path / "small", tmp_path / "out", targets=targets)
-    found = audit["shift_targets"]["abroad"]
+    found = audit["shift_targets"]["elsewhere"]
     assert found["images"] == 2
-    assert found["also_in_source"] == {"count": 1, "examples": ["x0"]}
+    assert found["also_in_source"] == {"count": 1, "listed": ["x0"]}
     manifest = read_manifest(tmp_path / "out/manifest.parquet")
     for seed in (0, 1):
         part = read_split(tmp_path / f"out/seed{seed}.parquet", manifest).part
@@ -262,7 +262,7 @@ def test_images_of_a_shift_target_that_the_source_has_too_are_counted(
         assert found["also_fitted_on"][str(seed)] == fitted.sum()
 
 
-def test_near_duplicates_of_one_patient_are_told_from_those_across_patients(
+def test_near_duplicates_of_one_patient_are_distinguished_from_those_across_patients(
     entry: Entry, tmp_path: Path
 ) -> None:
     rows = plain_rows(40)
@@ -271,7 +271,7 @@ def test_near_duplicates_of_one_patient_are_told_from_those_across_patients(
     write_set(tmp_path / "small", rows)
     near = prepare(entry(), tmp_path / "small", tmp_path / "out")["duplicates"]["near"]
     assert (near["pairs"], near["across_groups"]) == (2, 1)
-    assert near["examples"] == [["i004", "other"]]
+    assert [pair["images"] for pair in near["listed"]] == [["i004", "other"]]
 
 
 def test_near_duplicates_are_found_and_counted_across_the_test_set(
@@ -292,7 +292,8 @@ def test_near_duplicates_are_found_and_counted_across_the_test_set(
     assert duplicates["exact"]["pairs"] == 0
     near = duplicates["near"]
     assert near["pairs"] == near["with_other_labels"] == 40
-    assert ["copy000", "i000"] in near["examples"]
+    assert ["copy000", "i000"] in [pair["images"] for pair in near["listed"]]
+    assert len(near["listed"]) == near["across_groups"] == 40
     manifest = read_manifest(tmp_path / "out/manifest.parquet")
     part = dict(
         zip(
@@ -366,9 +367,9 @@ def test_a_scan_is_the_same_whatever_the_workers_and_goes_on_where_it_stopped(
         cache.write('["123 456 1000000", {"path": "i0')  # what a kill leaves
     scanned = []
 
-    def counting(root: Path, path: str, *, max_pixels: int) -> ScannedImage:
+    def counting(root: Path, path: str, **limits: Any) -> ScannedImage:
         scanned.append(path)
-        return scan_image(root, path, max_pixels=max_pixels)
+        return scan_image(root, path, **limits)
 
     monkeypatch.setattr("crsbench.data.scan.scan_image", counting)
     pd.testing.assert_frame_equal(scan("three", 1), whole)
@@ -388,7 +389,7 @@ def test_a_changed_file_is_scanned_anew(entry: Entry, tmp_path: Path) -> None:
     scene(77).save(tmp_path / "small" / "i005.png")
     after = prepare(entry(), tmp_path / "small", tmp_path / "out")
     assert before["duplicates"]["exact"]["pairs"] == 0
-    assert after["duplicates"]["exact"]["examples"] == [["i002", "i005"]]
+    assert after["duplicates"]["exact"]["listed"] == [["i002", "i005"]]
 
 
 def test_an_image_beyond_the_pixel_limit_is_damaged(entry: Entry, tmp_path: Path) -> None:
@@ -414,7 +415,7 @@ def test_an_audit_is_the_same_bytes_for_shuffled_rows_and_two_workers(
 
 @pytest.fixture(scope="session")
 def sample(home: Path) -> Callable[[str], tuple[DatasetEntry, Path]]:
-    """A sample entry of the registry and its folder; skips where the samples are not at hand."""
+    """A sample entry of the registry and its folder; skips where the samples are not there."""
     samples = Path(os.environ.get("CRSBENCH_SAMPLES", home.parent / "shared" / "data"))
     registry = yaml.safe_load((home / "config" / "datasets.yaml").read_text("utf-8"))
 
@@ -437,7 +438,7 @@ def test_idrid_has_six_duplicate_pairs_three_with_other_grades(
     audit = prepare(*sample("sample_idrid"), tmp_path)
     assert audit["images"] == 516
     assert audit["labels"]["classes"] == {"0": 168, "1": 25, "2": 168, "3": 93, "4": 62}
-    assert audit["duplicates"]["exact"]["examples"] == [
+    assert audit["duplicates"]["exact"]["listed"] == [
         ["test_IDRiD_064", "train_IDRiD_118"],
         ["train_IDRiD_021", "train_IDRiD_391"],
         ["train_IDRiD_028", "train_IDRiD_327"],

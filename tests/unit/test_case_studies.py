@@ -1,4 +1,4 @@
-"""Operating points, selective and conformal prediction, the sentinel: formulas and edges."""
+"""Operating points, selective and conformal prediction, shift detection: formulas and edges."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.covariance import OAS
 from sklearn.metrics import confusion_matrix, roc_auc_score
 from sklearn.neighbors import NearestNeighbors as SklearnNeighbours
-from worlds.cells import CLASSES, a_test_set, cell_of, drawn_cases, softmax
 
 from crsbench.metrics.calibration_error import (
     expected_calibration_error,
@@ -21,20 +20,19 @@ from crsbench.metrics.calibration_error import (
 from crsbench.metrics.discrimination import resampled_auroc
 from crsbench.metrics.statistics import draw_groups, holm, percentile_interval
 from crsbench.studies.operating_points import (
-    BENEFIT_COLUMNS,
-    POINT_COLUMNS,
     Aim,
     Target,
     counted_rates,
     net_benefit,
+    net_benefit_of,
     operating_points,
-    typed,
+    operating_points_of,
 )
 from crsbench.studies.selective_prediction import (
     RiskCoverage,
     conformal_limit,
-    conformal_sets,
-    selective_prediction,
+    conformal_sets_of,
+    selective_prediction_of,
 )
 from crsbench.studies.shift_detection import (
     Mahalanobis,
@@ -42,8 +40,9 @@ from crsbench.studies.shift_detection import (
     SeenImages,
     ShiftDetectionSettings,
     chosen_images,
-    shift_detection,
+    shift_detection_of,
 )
+from worlds.cells import CLASSES, a_test_set, cell_of, drawn_cases, softmax
 
 # --- resampled metrics ----------------------------------------------------------------------------
 
@@ -141,37 +140,39 @@ def test_nothing_called_positive_has_no_predictive_value() -> None:
 
 
 def test_a_hospital_shift_shows_as_a_missed_promise_and_no_shift_does_not() -> None:
-    """Abroad, positives look less positive by a known amount; the threshold stays."""
+    """Elsewhere, positives look less positive by a known amount; the threshold stays."""
     random = np.random.default_rng(3)
     n = 4000
     tests, scores = {}, {}
-    for name, level in {"clean": 1.5, "same": 1.5, "abroad": 0.5}.items():
+    for name, level in {"clean": 1.5, "same": 1.5, "elsewhere": 0.5}.items():
         truth = np.eye(2, dtype=np.int8)[random.integers(0, 2, n)]
         evidence = level * truth[:, 1] + random.normal(size=n)
         p = softmax(np.stack([np.zeros(n), evidence], axis=1))[None]
         tests[name] = a_test_set(truth, p, classes=("no", "yes"), key=name)
         scores[name] = truth, p[0]
-    cell = cell_of(tests, [scores["clean"]], classes=("no", "yes"), targets=("same", "abroad"))
-    records = operating_points(cell, {"yes": ["yes"]}, Aim("sensitivity", 0.9))
-    table = typed(records, POINT_COLUMNS).set_index("condition")
+    cell = cell_of(tests, [scores["clean"]], classes=("no", "yes"), targets=("same", "elsewhere"))
+    records = operating_points_of(cell, {"yes": ["yes"]}, Aim("sensitivity", 0.9))
+    table = operating_points.table(records).set_index("condition")
     assert table.loc["clean", "sensitivity"] == pytest.approx(0.9, abs=1e-3)
-    # The threshold lies at the 10 % quantile of N(1.5, 1): 0.218. Abroad P(N(0.5, 1) ≥ 0.218).
-    assert table.loc["abroad", "sensitivity"] == pytest.approx(0.611, abs=0.03)
-    assert table.loc["abroad", "shortfall_low"] > 0.2
-    assert table.loc["abroad", "lost_low"] > 0.2
+    # The threshold lies at the 10 % quantile of N(1.5, 1): 0.218. Elsewhere P(N(0.5, 1) ≥ 0.218).
+    assert table.loc["elsewhere", "sensitivity"] == pytest.approx(0.611, abs=0.03)
+    assert table.loc["elsewhere", "shortfall_low"] > 0.2
+    assert table.loc["elsewhere", "lost_low"] > 0.2
     assert table.loc["same", "lost_low"] < 0 < table.loc["same", "lost_high"]
     assert abs(table.loc["same", "shortfall"]) < 0.03
     assert table["n_calibration"].tolist() == [scores["clean"][0][:, 1].sum()] * 3
 
 
-def test_a_target_is_the_sum_of_its_classes_and_needs_them_all_abroad() -> None:
+def test_a_target_is_the_sum_of_its_classes_and_needs_them_all_elsewhere() -> None:
     random = np.random.default_rng(4)
     truth, p = drawn_cases(random, 200, seeds=2)
     home = a_test_set(truth, p)
-    abroad = a_test_set(truth[:, :2], p[:, :, :2], classes=CLASSES[:2])
-    cell = cell_of({"clean": home, "far": abroad}, [(truth, p[0]), (truth, p[1])], targets=("far",))
-    records = operating_points(cell, {"b or c": ["b", "c"]}, Aim("specificity", 0.8))
-    table = typed(records, POINT_COLUMNS)
+    elsewhere = a_test_set(truth[:, :2], p[:, :, :2], classes=CLASSES[:2])
+    cell = cell_of(
+        {"clean": home, "far": elsewhere}, [(truth, p[0]), (truth, p[1])], targets=("far",)
+    )
+    records = operating_points_of(cell, {"b or c": ["b", "c"]}, Aim("specificity", 0.8))
+    table = operating_points.table(records)
     assert table.loc[0, "prevalence"] == pytest.approx(1 - truth[:, 0].mean())
     assert table.loc[0, "specificity"] == pytest.approx(0.8, abs=0.02)
     assert pd.isna(table.loc[1, "specificity"])
@@ -182,7 +183,7 @@ def test_no_positive_to_calibrate_on_gives_a_reason() -> None:
     truth, p = drawn_cases(np.random.default_rng(5), 50)
     without = np.eye(3, dtype=np.int8)[np.zeros(20, int)]
     cell = cell_of({"clean": a_test_set(truth, p)}, [(without, p[0][:20])])
-    (row,) = operating_points(cell, {"b": ["b"]}, Aim("sensitivity", 0.9))
+    (row,) = operating_points_of(cell, {"b": ["b"]}, Aim("sensitivity", 0.9))
     assert "no positive case" in row["missing"]
     assert "sensitivity" not in row
 
@@ -197,7 +198,7 @@ def test_net_benefit_of_the_hand_case() -> None:
         [(truth, both[0])],
         classes=("well", "sick"),
     )
-    table = typed(net_benefit(cell, {"sick": ["sick"]}, [0.2, 0.5]), BENEFIT_COLUMNS)
+    table = net_benefit.table(net_benefit_of(cell, {"sick": ["sick"]}, [0.2, 0.5]))
     assert table["net_benefit"].tolist() == pytest.approx([0.15, 0.1])
     assert table["treat_all"].tolist() == pytest.approx([0.3 - 0.7 / 4, 0.3 - 0.7])
     assert (table["low"] <= table["net_benefit"]).all()
@@ -247,7 +248,7 @@ def test_multilabel_risk_is_over_the_known_cases_of_each_label() -> None:
     p = np.array([[[0.9, 0.2], [0.6, 0.9], [0.3, 0.9], [0.2, 0.4]]], dtype=np.float32)
     test = a_test_set(truth, p, classes=("x", "y"))
     cell = cell_of({"clean": test}, [(truth, p[0])], task="multilabel", classes=("x", "y"))
-    (row,), risks = selective_prediction(cell, [0.5, 1.0])
+    (row,), risks = selective_prediction_of(cell, [0.5, 1.0])
     assert row["error"] == pytest.approx((2 / 4 + 1 / 2) / 2)
     # x: right 0.9, right 0.8, wrong 0.7, wrong 0.6; y: right 0.8, wrong 0.6.
     assert row["aurc"] == pytest.approx(((0 + 0 + 1 / 3 + 1 / 2) / 4 + (0 + 1 / 2) / 2) / 2)
@@ -283,7 +284,7 @@ def test_conformal_sets_are_those_of_mapie(error_rate: float) -> None:
     ).conformalize(p_known, known.argmax(axis=1))
     sets = theirs.predict_set(p[0])[1][:, :, 0]
     cell = cell_of({"clean": a_test_set(truth, p)}, [(known, p_known)])
-    (row,) = conformal_sets(cell, error_rate)
+    (row,) = conformal_sets_of(cell, error_rate)
     assert row["coverage"] == pytest.approx(sets[truth == 1].mean())
     assert row["set_size"] == pytest.approx(sets.sum(axis=1).mean())
     assert row["empty"] == pytest.approx((sets.sum(axis=1) == 0).mean())
@@ -298,7 +299,9 @@ def test_too_few_calibration_cases_put_every_class_in_every_set() -> None:
     assert conformal_limit(p, 0.1) == 0.1  # ⌈10 · 0.9⌉ = 9: the worst of nine
     assert conformal_limit(p[1:], 0.1) == -np.inf  # ⌈9 · 0.9⌉ = 9 of eight
     truth, q = drawn_cases(np.random.default_rng(8), 30)
-    (row,) = conformal_sets(cell_of({"clean": a_test_set(truth, q)}, [(truth[:8], q[0][:8])]), 0.1)
+    (row,) = conformal_sets_of(
+        cell_of({"clean": a_test_set(truth, q)}, [(truth[:8], q[0][:8])]), 0.1
+    )
     assert (row["coverage"], row["set_size"]) == (1, 3)
 
 
@@ -314,7 +317,7 @@ def test_a_calibration_break_shows_in_the_coverage_and_its_absence_does_not() ->
         {"clean": a_test_set(truth, p), "noise-1": a_test_set(broken, p)},
         [(calibration, p_calibration[0])],
     )
-    clean, noisy = conformal_sets(cell, 0.1)
+    clean, noisy = conformal_sets_of(cell, 0.1)
     assert clean["coverage_low"] - 0.015 < 0.9 < clean["coverage_high"] + 0.015
     assert noisy["coverage_high"] < 0.85
     assert noisy["lost"] == pytest.approx(clean["coverage"] - noisy["coverage"])
@@ -331,14 +334,14 @@ def test_a_label_is_a_set_of_present_and_absent() -> None:
         task="multilabel",
         classes=("x",),
     )
-    (row,) = conformal_sets(cell, 0.5)  # ⌈4 · 0.5⌉ = 2nd smallest score: 0.2 of 0.1, 0.2, 0.7
+    (row,) = conformal_sets_of(cell, 0.5)  # ⌈4 · 0.5⌉ = 2nd smallest score: 0.2 of 0.1, 0.2, 0.7
     assert (row["label"], row["n_calibration"], row["n_cases"]) == ("x", 3, 3)
     assert row["coverage"] == pytest.approx(2 / 3)
     assert row["set_size"] == pytest.approx(2 / 3)  # {present}, {absent}, and none at 0.7
     assert (row["worst_class"], row["worst_class_coverage"]) == ("absent", 0.5)
 
 
-# --- the sentinel ---------------------------------------------------------------------------------
+# --- shift detection -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(200, 12), (40, 90)])
@@ -375,14 +378,14 @@ def test_images_are_chosen_by_their_ids_alone() -> None:
     assert chosen & set(ids[:50]) <= set(ids[:50][chosen_images(ids[:50], 30)])
 
 
-def test_the_sentinel_finds_what_is_foreign_and_nothing_where_nothing_is() -> None:
+def test_shift_detection_finds_what_is_external_and_nothing_where_nothing_is() -> None:
     random = np.random.default_rng(12)
 
     def seen(n: int, shift: float, name: str) -> SeenImages:
         ids = np.array([f"{name}{k:04d}" for k in range(n)])
         return SeenImages(ids, ids, random.normal(size=(n, 20)) + shift * np.eye(20)[0] + 2)
 
-    records = shift_detection(
+    records = shift_detection_of(
         seen(400, 0, "t"),
         seen(300, 0, "c"),
         seen(300, 0, "x"),

@@ -11,7 +11,9 @@ import yaml
 
 from crsbench.config.grid import Cell, Grid
 from crsbench.config.load import load_config
+from crsbench.config.schema import read_unique_keys, typed
 from crsbench.core.errors import UserError
+from crsbench.operations.targets import check_targets
 
 Settings = Callable[[str], dict[str, Any]]
 Plain = Callable[[], dict[str, Any]]
@@ -50,7 +52,7 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         (_set("encoder", []), r"unknown key 'encoder' .*did you mean 'encoders'"),
         (_set("probe.c_grids", [1]), r"unknown key 'c_grids' in probe .*did you mean 'c_grid'"),
@@ -74,14 +76,24 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (_set("without", {"lite0_128px/skin": "why"}), r"but 'skin' is not in the panel"),
         (_set("without", {"lite0_128px": ""}), r"without.lite0_128px is"),
         (_set("encoder_registry", "config/none.yaml"), r"none.yaml cannot be read"),
+        (_set("seeds", [0.0]), r"seeds.0 is 0.0; allowed is a whole number: write 0"),
+        (_set("fractions", [50, 100.0]), r"fractions.1 is 100.0; .*: write 100"),
+        (_set("bootstrap.replicates", 2e3), r"replicates is 2000.0; .*: write 2000"),
+        (_set("seeds", [True]), r"seeds.0 is true; allowed is a whole number"),
+        (_set("probe.tolerance", "1e-5"), r'tolerance is "1e-5".*as text: write 1.0e-5'),
+        (_set("probe.tolerance", "2.5e-3"), r'"2.5e-3".*write 2.5e-3'),
+        (_set("probe.c_grid", ["1.e3"]), r"write 1.0e\+3"),
+        (_set("splits.test", "0.2"), r"allowed is a number, without quotation marks"),
+        (_set("encoders", [7]), r'encoders.0 is 7; allowed is text: write "7"'),
+        (_set("seeds", "0"), r"seeds is \"0\"; allowed is a list"),
     ],
 )
-def test_a_wrong_config_is_told(
-    change: Callable[[dict[str, Any]], None], told: str, settings: Settings, home: Path
+def test_a_wrong_config_is_reported(
+    change: Callable[[dict[str, Any]], None], reported: str, settings: Settings, home: Path
 ) -> None:
     content = settings("demo")
     change(content)
-    with pytest.raises(UserError, match=told) as error:
+    with pytest.raises(UserError, match=reported) as error:
         load_config(content, home)
     assert "\n" not in str(error.value)
 
@@ -109,7 +121,7 @@ DATASET = {
 
 
 @pytest.mark.parametrize(
-    ("registry", "entry", "told"),
+    ("registry", "entry", "reported"),
     [
         ("encoder", {**ENCODER, "licnce": "MIT"}, r"unknown key 'licnce' in x.*'licence'"),
         (
@@ -165,20 +177,25 @@ DATASET = {
         ("dataset", {**DATASET, "shift": ["jpeg-1"]}, r"Unknown shift target 'jpeg-1'"),
     ],
 )
-def test_a_wrong_registry_entry_is_told(
-    registry: str, entry: dict[str, Any], told: str, settings: Settings, home: Path, tmp_path: Path
+def test_a_wrong_registry_entry_is_reported(
+    registry: str,
+    entry: dict[str, Any],
+    reported: str,
+    settings: Settings,
+    home: Path,
+    tmp_path: Path,
 ) -> None:
     content = settings("demo")
     file = tmp_path / "registry.yaml"
     others = yaml.safe_load((home / content[f"{registry}_registry"]).read_text("utf-8"))
     file.write_text(yaml.safe_dump({**others, "x": copy.deepcopy(entry)}), "utf-8")
     content |= {f"{registry}_registry": str(file), f"{registry}s": ["x"]}
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=reported):
         load_config(content, home)
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         (
             {"classes": ["a", "c"]},
@@ -197,28 +214,28 @@ def test_a_wrong_registry_entry_is_told(
     ],
 )
 def test_a_shift_target_has_classes_of_its_source_in_any_order(
-    changes: dict[str, Any], told: str | None, plain_demo: Plain, home: Path, tmp_path: Path
+    changes: dict[str, Any], reported: str | None, plain_demo: Plain, home: Path, tmp_path: Path
 ) -> None:
     content = plain_demo()
     other = {key: value for key, value in {**DATASET, **changes}.items() if value is not None}
     file = tmp_path / "registry.yaml"
     file.write_text(yaml.safe_dump({"x": {**DATASET, "shift": ["y"]}, "y": other}), "utf-8")
     content |= {"dataset_registry": str(file), "datasets": ["x"]}
-    with nullcontext() if told is None else pytest.raises(UserError, match=told):
+    with nullcontext() if reported is None else pytest.raises(UserError, match=reported):
         config = load_config(content, home)
         assert list(config.targets) == ["y"]
 
 
 @pytest.mark.parametrize(
-    ("excluded_classes", "told"),
+    ("excluded_classes", "reported"),
     [
         (["c"], r"excluded_classes of data set 'x' names 'c', which is none of its classes"),
         (["a", "b"], r"excluded_classes of data set 'x' leaves none of its classes"),
         ([], r"x.excluded_classes is \[\]"),
     ],
 )
-def test_classes_set_apart_are_some_of_the_classes(
-    excluded_classes: list[str], told: str, plain_demo: Plain, home: Path, tmp_path: Path
+def test_excluded_classes_are_some_of_the_classes(
+    excluded_classes: list[str], reported: str, plain_demo: Plain, home: Path, tmp_path: Path
 ) -> None:
     content = plain_demo()
     file = tmp_path / "registry.yaml"
@@ -226,12 +243,12 @@ def test_classes_set_apart_are_some_of_the_classes(
         yaml.safe_dump({"x": {**DATASET, "excluded_classes": excluded_classes}}), "utf-8"
     )
     content |= {"dataset_registry": str(file), "datasets": ["x"]}
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=reported):
         load_config(content, home)
 
 
 @pytest.mark.parametrize(
-    ("task", "positive_classes", "told"),
+    ("task", "positive_classes", "reported"),
     [
         (
             "multiclass",
@@ -246,7 +263,7 @@ def test_classes_set_apart_are_some_of_the_classes(
 def test_what_is_to_be_found_is_made_of_classes(
     task: str,
     positive_classes: dict[str, list[str]],
-    told: str | None,
+    reported: str | None,
     plain_demo: Plain,
     home: Path,
     tmp_path: Path,
@@ -258,12 +275,12 @@ def test_what_is_to_be_found_is_made_of_classes(
         del entry["separator"]
     file.write_text(yaml.safe_dump({"x": entry}), "utf-8")
     content |= {"dataset_registry": str(file), "datasets": ["x"]}
-    with nullcontext() if told is None else pytest.raises(UserError, match=told):
+    with nullcontext() if reported is None else pytest.raises(UserError, match=reported):
         assert load_config(content, home).datasets["x"].positive_classes == {"ill": ("a", "b")}
 
 
 @pytest.mark.parametrize(
-    ("studies", "told"),
+    ("studies", "reported"),
     [
         ({"subgroups": {"columns": ["sex"], "min_images": 9}}, "'min_cases'"),
         ({"subgroups": {"colums": ["sex"]}}, r"unknown key 'colums'.*'columns'"),
@@ -278,12 +295,12 @@ def test_what_is_to_be_found_is_made_of_classes(
         ),
     ],
 )
-def test_studies_of_test_cases_are_told_what_is_wrong(
-    studies: dict[str, Any], told: str, home: Path, settings: Callable[[str], dict[str, Any]]
+def test_what_is_wrong_with_studies_of_test_cases_is_reported(
+    studies: dict[str, Any], reported: str, home: Path, settings: Callable[[str], dict[str, Any]]
 ) -> None:
     config = settings("config")
     config["studies"] |= {"replicates": 100} | studies
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=reported):
         load_config(config, home)
 
 
@@ -374,9 +391,9 @@ def test_sections_are_made_over_what_the_panel_has(
     assert found == sections
     for name, lost in lacking.items():
         assert config.lacking[name][: len(lost)] == lost
-    told = config.lacking_note
-    assert told.startswith("Left out, for the panel lacks them: ") == bool(panel)
-    assert ("depth_sweep is not made, without" in told) == bool(
+    reported = config.lacking_note
+    assert reported.startswith("Left out, for the panel lacks them: ") == bool(panel)
+    assert ("depth_sweep is not made, without" in reported) == bool(
         panel and "depth_sweep" not in sections
     )
     for section in ("depth_sweep", "adaptation"):
@@ -385,7 +402,7 @@ def test_sections_are_made_over_what_the_panel_has(
         assert set(chosen["datasets"]) <= set(config.datasets)
 
 
-def test_what_hangs_on_a_name_goes_with_it_and_an_unknown_name_stays_an_error(
+def test_what_depends_on_a_name_goes_with_it_and_an_unknown_name_stays_an_error(
     settings: Settings, home: Path
 ) -> None:
     content = settings("config") | {"encoders": ["dinov2"], "datasets": ["isic2019"]}
@@ -399,3 +416,59 @@ def test_what_hangs_on_a_name_goes_with_it_and_an_unknown_name_stays_an_error(
     content["depth_sweep"] |= {"encoders": ["dinov2", "dinov3"]}
     with pytest.raises(UserError, match=r"depth_sweep.encoders names 'dinov3' \(did you mean"):
         load_config(content, home)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["seeds: [0]\nseeds: [1]\n", "probe: {folds: 2, folds: 3}\n", "a:\n  - {b: 1, c: 2, b: 1}\n"],
+)
+def test_a_key_twice_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(content, "utf-8")
+    with pytest.raises(UserError, match=r"config.yaml is not valid YAML: the key '\w+' .*twice"):
+        read_unique_keys(tmp_path / "config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["0", "1"], [0, 1]),
+        ({"jpeg": ["25", "10"], "contrast": ["0.5"]}, {"jpeg": [25, 10], "contrast": [0.5]}),
+        (["1.0e-5", "1e-5"], [1e-5, "1e-5"]),
+        (
+            ["true", "null", "clip", "a: b", "2024-01-01"],
+            [True, None, "clip", "a: b", "2024-01-01"],
+        ),
+        (7, 7),
+    ],
+)
+def test_a_value_of_the_command_line_is_what_a_file_would_have(given: Any, meant: Any) -> None:
+    found = typed(given)
+    assert found == meant
+    assert repr(found) == repr(meant)  # True == 1 and 1 == 1.0
+
+
+RULES, NAMES = ["all", "audits", "studies"], ["clip", "isic2019", "clean", "jpeg-1"]
+MADE = {
+    f"results/{encoder}/isic2019/{c}.json" for encoder in ("clip",) for c in ("clean", "jpeg-1")
+}
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("studyes", r"No rule has the name 'studyes' \(did you mean 'studies'\?\)"),
+        ("audit", r"did you mean 'audits'"),
+        ("zzz", r"No rule has the name 'zzz'; allowed: all, audits, studies"),
+        ("results/clipp/isic2019/clean.json", r"did you mean 'results/clip/isic2019/clean.json'"),
+        ("results/clip/isic2091/clean.json", r"did you mean 'results/clip/isic2019/clean.json'"),
+        ("results/clip/isic2019/jpg-1.json", r"did you mean 'results/clip/isic2019/jpeg-1.json'"),
+        ("nothing/at/all", r"Nothing makes the file 'nothing/at/all'; .*clip, isic2019"),
+    ],
+)
+def test_a_target_that_nothing_makes_names_the_nearest(target: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        check_targets(["all", *MADE, target], RULES, NAMES, MADE.__contains__)
+
+
+def test_targets_that_are_made_or_there_pass() -> None:
+    check_targets(["studies", *MADE], RULES, NAMES, MADE.__contains__)

@@ -50,11 +50,11 @@ def test_the_table_names_target_cause_log_and_the_command_to_make_it_alone(tmp_p
     with pytest.raises(UserError):
         attempt(str(log), broken, "means")
     failed(console, 1, "results/ein Ordner/clean.arrow", log, "features")
-    told = failure_report(console, ARGV, {}, 10)
-    assert told.startswith("1 job failed; 0 of 10 steps were made.")
-    assert "  cause   The encoder 'means' is broken: it's not finite.\n" in told
-    assert f"  log     {log}\n" in told
-    alone = next(line for line in told.splitlines() if line.startswith("  alone"))
+    reported = failure_report(console, ARGV, {}, 10)
+    assert reported.startswith("1 job failed; 0 of 10 steps were made.")
+    assert "  cause   The encoder 'means' is broken: it's not finite.\n" in reported
+    assert f"  log     {log}\n" in reported
+    alone = next(line for line in reported.splitlines() if line.startswith("  alone"))
     words = shlex.split(alone.removeprefix("  alone"))
     kept = ["snakemake", "--cores", "2", "--configfile", "my config.yaml"]
     assert words == [*kept, "--", "results/ein Ordner/clean.arrow"]
@@ -75,17 +75,34 @@ def test_the_command_that_scores_the_others_leaves_out_all_that_failed(tmp_path:
     assert left_out["means/tints"].startswith("features failed: it left no cause; it may have been")
 
 
-def test_jobs_that_fail_of_one_cause_are_told_once(tmp_path: Path) -> None:
+def test_jobs_that_fail_of_one_cause_are_reported_once(tmp_path: Path) -> None:
     console = Console(io.StringIO())
     log = tmp_path / "log"
     for jobid in range(5):
         started(console, jobid, **CELL)
         log.write_text("Traceback ...\nValueError: no\n")
         failed(console, jobid, f"{jobid}.json", log)
-    told = failure_report(console, ARGV, {}, 10)
-    assert told.startswith("5 jobs failed")
-    assert "0.json (and 4 more of the same cause)" in told
-    assert told.count("ValueError: no") == 1 + 1  # the table, and the reason in the command
+    reported = failure_report(console, ARGV, {}, 10)
+    assert reported.startswith("5 jobs failed")
+    assert "0.json (and 4 more of the same cause)" in reported
+    assert reported.count("ValueError: no") == 1 + 1  # the table, and the reason in the command
+
+
+@pytest.mark.parametrize("log", ["file/log", "file/deeper/log"])
+def test_a_log_that_cannot_be_written_still_leaves_the_cause(
+    log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "spare"))
+    (tmp_path / "spare").mkdir()
+    (tmp_path / "file").write_text("in the way of a folder")
+    console = Console(io.StringIO())
+    started(console, 1)
+    with pytest.raises(UserError):
+        attempt(str(tmp_path / log), broken, "means")
+    failed(console, 1, "a.json", tmp_path / log)
+    assert "  cause   The encoder 'means' is broken" in failure_report(console, ARGV, {}, 10)
+    failed(console, 2, "b.json", tmp_path / "file" / "another job's log")
+    assert "it left no cause" in failure_report(console, ARGV, {}, 10)
 
 
 def test_a_log_of_an_earlier_attempt_is_no_cause(tmp_path: Path) -> None:
@@ -99,7 +116,7 @@ def test_a_log_of_an_earlier_attempt_is_no_cause(tmp_path: Path) -> None:
     assert "an old sentence" not in failure_report(console, ARGV, {}, 10)
 
 
-def test_what_a_later_attempt_mends_is_no_failure() -> None:
+def test_what_a_later_attempt_fixes_is_no_failure() -> None:
     console = Console(io.StringIO())
     started(console, 1)
     failed(console, 1, "a.json", "")
@@ -137,7 +154,7 @@ def test_only_what_every_small_run_brings_is_noise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "reported"),
     [
         (["a/bin/snakemake", "-c", "4", "all"], ["a/bin/snakemake", "-c", "4", "--", "t"]),
         (["snakemake", "--cores=4", "--keep-going"], ["snakemake", "--cores", "4", "--", "t"]),
@@ -147,8 +164,8 @@ def test_only_what_every_small_run_brings_is_noise() -> None:
         ),
     ],
 )
-def test_a_command_keeps_what_decides_the_run(argv: list[str], told: list[str]) -> None:
-    assert command_for(argv, ["t"]) == told
+def test_a_command_keeps_what_decides_the_run(argv: list[str], reported: list[str]) -> None:
+    assert command_for(argv, ["t"]) == reported
 
 
 def test_a_clock_has_hours_where_it_needs_them() -> None:

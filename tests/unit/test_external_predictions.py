@@ -1,4 +1,4 @@
-"""A user's own model: from a table of labels and probabilities, as docs/calibration.md tells it."""
+"""A user's own model: from a table of labels and probabilities, as docs/calibration.md says."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_groups_are_drawn_whole() -> None:
         (lambda t: t.drop(columns=["p_other", "p_malignant"]), "give a column for every class"),
     ],
 )
-def test_a_table_that_does_not_fit_is_told_in_one_sentence(
+def test_a_table_that_does_not_fit_is_reported_in_one_sentence(
     change, message: str, tmp_path: Path
 ) -> None:
     file = written(change(class_table(40)), tmp_path)
@@ -181,7 +181,7 @@ def test_a_table_that_does_not_fit_is_told_in_one_sentence(
     assert not (tmp_path / "out").exists()
 
 
-def test_labels_other_than_0_and_1_are_told(tmp_path: Path) -> None:
+def test_labels_other_than_0_and_1_are_reported(tmp_path: Path) -> None:
     table = binary_table(30)
     table.loc[7, "y_ill"] = 2
     with pytest.raises(UserError, match=r"row 8 has 2\.0 in `y_ill`; allowed: 0, 1"):

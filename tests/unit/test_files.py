@@ -1,4 +1,4 @@
-"""Files are whole or absent: half-written, damaged, by two writers, on a full or closed disk."""
+"""Files appear complete or not at all: damage, two writers, a full or closed disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from crsbench.core.errors import UserError, user_error_boundary
 from crsbench.core.files import atomic_write, read_json, read_table, write_json, write_table
 from crsbench.features.store import FeatureWriter, read_features
 from crsbench.probes import FittedProbe
-from crsbench.studies.base import not_run, read_figure, write_study
+from crsbench.studies.base import read_figure, write_study
+from crsbench.studies.registry import not_run
 
 
 def test_two_writers_of_one_file_never_mix(tmp_path: Path) -> None:
@@ -52,9 +53,9 @@ def test_an_error_leaves_the_older_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
-def test_a_disk_that_refuses_is_told_in_one_sentence(tmp_path: Path, number: int) -> None:
+def test_a_disk_that_refuses_is_reported_in_one_sentence(tmp_path: Path, number: int) -> None:
     reason = os.strerror(number)
-    with pytest.raises(UserError, match=f"a.txt cannot be written: {reason}; mend that and rerun"):  # noqa: SIM117
+    with pytest.raises(UserError, match=f"a.txt cannot be written: {reason}; fix that and rerun"):  # noqa: SIM117
         with atomic_write(tmp_path / "a.txt"):
             raise OSError(number, reason)
     # What the body could not read is not about this file.
@@ -63,13 +64,13 @@ def test_a_disk_that_refuses_is_told_in_one_sentence(tmp_path: Path, number: int
     assert os.listdir(tmp_path) == []
 
 
-def test_a_file_in_the_place_of_a_folder_is_told_in_one_sentence(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_a_folder_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("")
     with pytest.raises(UserError, match=r"tables/a\.json cannot be written: Not a directory"):
         write_json(tmp_path / "results/tables/a.json", {})
 
 
-def test_the_sentence_is_told_where_the_log_cannot_be_written(
+def test_the_sentence_is_reported_where_the_log_cannot_be_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "logs").write_text("")
@@ -137,7 +138,7 @@ FORMATS: dict[str, tuple[Callable[[Path], None], Callable[[Path], Any]]] = {
     "table": (lambda file: write_table(file, FRAME, {"sentence": "It is."}), read_table),
     "features": (lambda file: write_features(file, 3, 2), read_features),
     "figure": (
-        lambda file: write_study(file.with_name("t"), file, "s", not_run(["x"], "no")),
+        lambda file: write_study(file.with_name("t"), file, "s", not_run("no")),
         read_figure,
     ),
     "probe": (lambda file: PROBE.save(file), FittedProbe.load),
@@ -165,7 +166,10 @@ def test_no_changed_byte_is_ever_taken_for_whole(tmp_path: Path, kind: str) -> N
         else:
             assert same(found, written), (place, whole[place - 20 : place + 20])
     assert len(refusals) > 0.7 * len(places)
-    assert all(f"{file} is not " in told and "; delete it and rerun." in told for told in refusals)
+    assert all(
+        f"{file} is not " in reported and "; delete it and rerun." in reported
+        for reported in refusals
+    )
     for length in {0, 1, 3, len(whole) // 2, len(whole) - 9, len(whole) - 1}:
         file.write_bytes(whole[:length])
         with pytest.raises(UserError, match="delete it and rerun"):

@@ -120,7 +120,7 @@ def test_cmyk_black_and_white_keep_their_meaning(tmp_path: Path) -> None:
     assert image[:, 18:].min() > 245
 
 
-def test_damaged_and_oversized_images_are_told_by_name(tmp_path: Path) -> None:
+def test_damaged_and_oversized_images_are_reported_by_name(tmp_path: Path) -> None:
     whole = io.BytesIO()
     Image.effect_noise((64, 64), 50).save(whole, "JPEG")
     cut = tmp_path / "cut.jpg"

@@ -440,7 +440,7 @@ class TestRunMetrics:
         got = run_metrics("multilabel", np.asfortranarray(truth), single.T.copy().T, list("abcd"))
         assert got.to_json() == wanted
 
-    def test_the_core_leaves_out_the_classes_set_apart(self):
+    def test_the_core_leaves_out_the_excluded_classes(self):
         truth, probabilities = multilabel_case(120, 4, seed=13)
         metrics = run_metrics(
             "multilabel", truth, probabilities, list("abcd"), excluded_classes=["d", "b"]

@@ -10,11 +10,12 @@ import yaml
 
 from crsbench.config.overlap import Overlaps, mark, summary
 from crsbench.core.files import read_table
-from crsbench.studies.base import Study, write_study
+from crsbench.studies.base import write_study
+from crsbench.studies.registry import Study
 
 SOURCE = {"included": True, "source": "its card"}
 ENCODERS = {
-    "seen_abroad": {"pretraining": {"far": SOURCE}},
+    "seen_elsewhere": {"pretraining": {"far": SOURCE}},
     "seen_at_home": {"pretraining": {"home": SOURCE, "far": {"included": False, "source": "b"}}},
     "silent": {"without_datasets": ["drawn"]},
     "random": {"weights": "untrained"},
@@ -30,9 +31,9 @@ def rows(*cells: tuple[str, ...], columns: str = "encoder dataset condition") ->
 
 def test_a_row_is_about_the_images_that_its_condition_names() -> None:
     found = rows(
-        ("seen_abroad", "home", "clean"),
-        ("seen_abroad", "home", "jpeg-1"),
-        ("seen_abroad", "home", "far"),
+        ("seen_elsewhere", "home", "clean"),
+        ("seen_elsewhere", "home", "jpeg-1"),
+        ("seen_elsewhere", "home", "far"),
         ("seen_at_home", "home", "clean"),
         ("seen_at_home", "home", "far"),
         ("silent", "other", "clean"),
@@ -48,9 +49,9 @@ def test_a_row_is_about_the_images_that_its_condition_names() -> None:
 
 def test_a_row_of_a_cell_is_about_its_shift_targets_too_and_the_aggregate_about_all() -> None:
     found = rows(
-        ("seen_abroad", "home"),
-        ("seen_abroad", "other"),
-        ("seen_abroad", "aggregate"),
+        ("seen_elsewhere", "home"),
+        ("seen_elsewhere", "other"),
+        ("seen_elsewhere", "aggregate"),
         ("silent", "aggregate"),
         ("random", "aggregate"),
         ("of the frozen panel", "home"),
@@ -72,7 +73,7 @@ def test_a_table_without_rows_gets_the_column() -> None:
 
 
 def test_the_mark_names_the_images_and_who_says_so() -> None:
-    seen = mark(OVERLAPS.of("seen_abroad", "home"), TITLES)
+    seen = mark(OVERLAPS.of("seen_elsewhere", "home"), TITLES)
     assert seen == {"label": "seen", "meaning": "Pre-training included Far (its card)."}
     unknown = mark(OVERLAPS.of("silent", "home"), TITLES)
     assert unknown is not None

@@ -44,28 +44,6 @@ def test_the_published_panel_is_about_fourteen_million_forwards(published: Confi
     assert plan.loc["adapted_runs", "forwards"] == 3 * (sum(tested) * 20 + 15 * 50_000)
 
 
-def test_the_demo_counts_the_jobs_of_snakemake(
-    settings: Callable[[str], dict[str, Any]],
-    home: Path,
-    snakemake: Callable[..., Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)  # where no manifest lies
-    config = home / "config" / "demo.yaml"
-    ended = snakemake("-n", "--quiet", "rules", "--configfile", str(config), cwd=tmp_path)
-    counts = {
-        line.split()[0]: int(line.split()[1])
-        for line in ended.stdout.splitlines()
-        if len(line.split()) == 2 and line.split()[1].isdigit()
-    }
-    plan = rows(load_config(settings("demo"), home)).drop(["adapt", "adapted_runs"])
-    assert len(plan) == 13
-    assert plan["jobs"].to_dict() == {rule: counts[rule] for rule in plan.index}
-    assert plan.loc["features", "images"] == 6 * 780  # opened once by each of six encoders
-    assert plan.loc["features", "forwards"] == 6 * (780 + 15 * (56 + 44 + 56))
-
-
 def own_config(
     plain_demo: Callable[[], dict[str, Any]], home: Path, folder: Path, **changes: Any
 ) -> Config:
@@ -118,7 +96,7 @@ def test_a_manifest_that_is_there_is_counted(
     assert plan.loc["features", "forwards"] == 2 * (30 + 15 * 6)
 
 
-def test_what_is_not_known_is_told(
+def test_what_is_not_known_is_reported(
     settings: Callable[[str], dict[str, Any]], home: Path, tmp_path: Path, published: Config
 ) -> None:
     text = formatted(published)
@@ -131,7 +109,7 @@ def test_what_is_not_known_is_told(
     )
 
 
-def test_an_unknown_rate_is_told_by_its_name(
+def test_an_unknown_rate_is_reported_by_its_name(
     settings: Callable[[str], dict[str, Any]], home: Path, tmp_path: Path
 ) -> None:
     copy = tmp_path / "home"

@@ -72,6 +72,7 @@ def problems(draw):
     return features, target, weights, draw(st.sampled_from([1e-8, 1e-4, 1e-2, 1.0, 1e2, 1e4]))
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(problems())
 def test_multinomial_reaches_the_objective_of_scikit_learn(problem):
@@ -276,7 +277,7 @@ def test_a_class_without_members_is_left_out():
     np.testing.assert_allclose(within.coef_[:, :, ::2], without.coef_, atol=1e-9)
 
 
-def test_nothing_to_tell_apart_is_not_fitted():
+def test_a_single_class_is_not_fitted():
     features, _ = blobs(10, 4, 2, seed=0)
     truth = np.stack([np.ones(10), np.zeros(10), np.arange(10) % 2], axis=1).astype(np.int8)
     path = LogisticPath(GRID, "multilabel").fit(features, truth)

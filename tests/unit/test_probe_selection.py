@@ -66,8 +66,8 @@ def test_what_an_unknown_label_would_have_been_is_of_no_effect():
     hidden = np.random.default_rng(6).random(truth.shape) < 0.4
     probes = []
     for guess in (0, 1):
-        told = np.where(hidden, guess, truth)
-        known = np.where(hidden, -1, told).astype(np.int8)
+        stated = np.where(hidden, guess, truth)
+        known = np.where(hidden, -1, stated).astype(np.int8)
         probes.append(fit_probe(features, known, groups, "multilabel", SETTINGS))
     np.testing.assert_array_equal(probes[0].coef_, probes[1].coef_)
     assert not probes[0].floor_classes_.size
@@ -194,6 +194,44 @@ def test_each_label_chooses_its_own_c_from_its_own_folds():
             refit.predict_proba(features.astype(np.float64))[:, 1],
             atol=1e-4,
         )
+
+
+def audited(name):
+    """Features, truth, groups and task of a case that the audit path must fit as well."""
+    if name == "multilabel":
+        features, truth, groups = labels(160, 6, 4, seed=3)
+        truth[np.random.default_rng(4).random(truth.shape) < [0.0, 0.3, 0.6, 0.5]] = -1
+        truth[truth[:, 3] == 0, 3] = -1  # a label at its floor
+        truth[:, 2] = np.isin(np.arange(160), (0, 41))  # two folds only
+        return features, truth, groups, "multilabel"
+    n_classes = 2 if name == "two classes" else 4
+    features, truth, groups = sample(120, 30, n_classes)
+    if name == "rare class":  # in one group: one fold trains without it; and one has no members
+        target = np.where(np.arange(120) < 2, 4, truth.argmax(1))
+        truth = np.eye(6, dtype=np.int8)[target]
+    return features, truth, groups, "multiclass"
+
+
+@pytest.mark.parametrize("name", ["two classes", "four classes", "rare class", "multilabel"])
+def test_the_audit_path_gives_the_same_probe(name):
+    features, truth, groups, task = audited(name)
+    ours = fit_probe(features, truth, groups, task, SETTINGS)
+    theirs = fit_probe(features, truth, groups, task, replace(SETTINGS, engine="scikit-learn"))
+    for field in ("c_", "folds_", "floor_classes_", "floor_probabilities_", "converged_"):
+        np.testing.assert_array_equal(getattr(theirs, field), getattr(ours, field))
+    np.testing.assert_allclose(theirs.oof_log_loss_, ours.oof_log_loss_, rtol=1e-4)
+    np.testing.assert_allclose(theirs.objective_, ours.objective_, rtol=1e-7)
+    new = np.random.default_rng(9).standard_normal(features.shape)
+    np.testing.assert_allclose(theirs.predict_proba(new), ours.predict_proba(new), atol=1e-4)
+
+
+def test_the_audit_path_ends_with_its_time_cap():
+    features, truth, groups = sample(60, 8, 3)
+    hurried = replace(SETTINGS, engine="scikit-learn", time_cap_seconds=0)
+    probe = fit_probe(features, truth, groups, "multiclass", hurried)
+    assert probe.capped_
+    assert not probe.converged_.any()
+    assert np.isfinite(probe.predict_proba(features)).all()
 
 
 def test_ties_go_to_the_stronger_regularisation():

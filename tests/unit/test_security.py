@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from test_dicom import write_dicom
 
 from crsbench.config.load import load_config
 from crsbench.config.model import DatasetEntry
@@ -19,6 +18,7 @@ from crsbench.core.errors import UserError
 from crsbench.data.readers import read_images, tables
 from crsbench.data.scan import scan_image
 from crsbench.images.decoding import decode
+from worlds.dicom import write_dicom
 
 Entry = Callable[..., DatasetEntry]
 Settings = Callable[[str], dict[str, Any]]
@@ -229,7 +229,7 @@ def test_nothing_unpickles_evaluates_or_goes_through_a_shell(home: Path) -> None
 
 
 def test_every_dependency_is_pinned(home: Path) -> None:
-    """So that `pip-audit -r constraints.txt` tells of all that is installed (SECURITY.md)."""
+    """So that `pip-audit -r constraints.txt` sees all that is installed (SECURITY.md)."""
     lines = (home / "constraints.txt").read_text("utf-8").splitlines()
     pins = [line for line in lines if not line.startswith("#")]
     assert all("==" in pin for pin in pins)

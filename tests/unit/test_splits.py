@@ -128,7 +128,7 @@ def test_a_rare_class_gets_one_group_at_one_percent_and_that_is_recorded() -> No
     assert split.floors == {1: ("class1",), 5: (), 10: (), 25: (), 100: ()}
 
 
-def test_too_few_groups_are_told() -> None:
+def test_too_few_groups_are_reported() -> None:
     truth = np.eye(2, dtype=np.int8)[[0, 1, 0, 1]]
     one_group = manifest_of(np.array(["g"] * 4), truth)
     with pytest.raises(UserError, match="'d' has 1 groups, too few for a test part"):

@@ -12,14 +12,16 @@ from scipy import stats as scipy_stats
 from crsbench.metrics.discrimination import resampled_auroc
 from crsbench.metrics.statistics import (
     PairCounts,
-    bootstrap_mean,
     competition_rank,
+    draw_groups,
     group_bootstrap,
     inverted_pairs,
     kendall_tau,
     mean_absolute_rank_shift,
     pearson,
+    percentile_interval,
     spearman_rho,
+    t_interval,
     top_k_overlap,
     welch_test,
 )
@@ -143,27 +145,23 @@ class TestPearson:
         assert math.isnan(three.low)
 
 
-class TestBootstrapMean:
-    def test_interval_agrees_with_all_resamples(self):
-        values = [0.024, 0.110, 0.050, 0.081]
-        means = [np.mean(drawn) for drawn in itertools.product(values, repeat=4)]
-        interval = bootstrap_mean(values, key="test", replicates=20_000)
-        assert interval.estimate == pytest.approx(np.mean(values), abs=1e-15)
-        assert interval.low == pytest.approx(np.quantile(means, 0.025), abs=0.002)
-        assert interval.high == pytest.approx(np.quantile(means, 0.975), abs=0.002)
+class TestIntervals:
+    def test_students_is_that_of_scipy(self):
+        values = np.random.default_rng(0).normal(size=7)
+        low, high = scipy_stats.t.interval(0.9, 6, values.mean(), scipy_stats.sem(values))
+        assert t_interval(values, 0.9) == pytest.approx((values.mean(), low, high), rel=1e-14)
 
-    def test_depends_on_the_key_and_on_nothing_else(self):
-        values = np.random.default_rng(0).normal(size=30)
-        assert bootstrap_mean(values, "a") == bootstrap_mean(values, "a")
-        assert bootstrap_mean(values, "a") != bootstrap_mean(values, "b")
+    def test_students_of_too_little_is_missing(self):
+        assert np.isnan(t_interval([])).all()
+        assert t_interval([2.0]).estimate == 2.0
+        assert np.isnan(t_interval([2.0])[1:]).all()
 
-    def test_of_one_value_is_that_value(self):
-        interval = bootstrap_mean([0.3], "one")
-        assert (interval.low, interval.estimate, interval.high) == (0.3, 0.3, 0.3)
-
-    def test_refuses_nothing(self):
-        with pytest.raises(ValueError, match="at least one value"):
-            bootstrap_mean([], "none")
+    @pytest.mark.parametrize("n", [2, 3, 20, 64, 999, 1000, 10_000])
+    def test_the_percentile_interval_has_the_bits_of_numpys_quantile(self, n):
+        values = np.random.default_rng(n).normal(size=(n, 5))
+        for level in (0.5, 0.9, 0.95):
+            wanted = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], axis=0)
+            assert np.array_equal(percentile_interval(values, level), wanted)
 
 
 class TestGroupBootstrap:
@@ -180,6 +178,13 @@ class TestGroupBootstrap:
         assert (result.values[:, 0] == result.values[:, 2]).all()
         assert (result.values[:, [0, 1, 3]].sum(axis=1) == 3).all()
         assert len(np.unique(result.values, axis=0)) > 5
+
+    def test_draws_what_the_weights_of_all_resamples_are(self):
+        groups = ["p", "q", "p", "r", "s"]
+        result = group_bootstrap(groups, lambda w: w.astype(float), "same", replicates=150)
+        assert np.array_equal(result.values, draw_groups(groups, "same", 150)[1:])
+        with pytest.raises(ValueError, match="at least one test case"):
+            draw_groups([], "none", 10)
 
     def test_redraws_resamples_of_one_class_and_counts_them(self):
         truth, scores = np.array([[1], [0], [0], [0]]), np.array([[0.6], [0.2], [0.8], [0.1]])

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from scipy import stats
-from worlds.studies import World
 
 from crsbench.config.model import Config
-from crsbench.studies import STUDIES, studies_of
-from crsbench.studies.base import Inputs
-from crsbench.studies.stress_calibration import COLUMNS, stress_calibration
+from crsbench.studies.inputs import Inputs
+from crsbench.studies.stress_calibration import stress_calibration
+from worlds.studies import World
 
 
 @pytest.fixture(scope="module")
@@ -21,12 +18,12 @@ def inputs(published: Config) -> Inputs:
 
 
 def changed(inputs: Inputs, **columns: object) -> Inputs:
-    return replace(inputs, runs=inputs.runs.assign(**columns))
+    return inputs.having(runs=inputs.runs.assign(**columns))
 
 
 def test_43_cells_have_the_mean_and_the_peak_of_their_degraded_conditions(inputs: Inputs) -> None:
     study = stress_calibration(inputs)
-    assert list(study.table) == COLUMNS
+    assert list(study.table) == list(stress_calibration.columns)
     assert len(study.table) == 43 * 15 + 15
     runs = inputs.runs.query("percent == 100 and encoder == 'llava_med' and dataset == 'aptos2019'")
     ece = runs.groupby("condition")["ece"].mean()
@@ -68,23 +65,24 @@ def test_a_silent_failure_keeps_its_ranking_and_loses_its_calibration(inputs: In
     runs.loc[silent | loud, "ece"] = 0.2
     runs.loc[mild, "ece"] = 0.05 + 0.04  # below the threshold of 0.05
     runs.loc[loud, "macro_auroc"] = 0.85
-    study = stress_calibration(replace(inputs, runs=runs))
+    study = stress_calibration(inputs.having(runs=runs))
     found = study.table[study.table["silent"]]
     assert found[["encoder", "dataset", "condition"]].to_numpy().tolist() == [
         ["clip", "isic2019", "jpeg-3"]
     ]
     assert study.findings["silent_failures"] == study.findings["silent_cells"] == 1
     assert study.findings["conditions"] == 43 * 15 + 15
-    settings = {**inputs.settings, "stress_calibration": {"auroc_loss": 0.06, "ece_rise": 0.03}}
-    wider = stress_calibration(replace(inputs, runs=runs, settings=settings))
+    limits = {"auroc_loss": 0.06, "ece_rise": 0.03}
+    settings = {"studies": {**inputs.settings["studies"], "stress_calibration": limits}}
+    wider = stress_calibration(inputs.having(runs=runs, settings=settings))
     assert wider.findings["silent_failures"] == 3
 
 
-def test_abroad_the_loss_is_over_the_classes_that_both_sides_have(inputs: Inputs) -> None:
-    abroad = inputs.runs["condition"] == "mimic"
+def test_elsewhere_the_loss_is_over_the_classes_that_both_sides_have(inputs: Inputs) -> None:
+    elsewhere = inputs.runs["condition"] == "mimic"
     sides = {
-        "source_macro_auroc": np.where(abroad, 0.8, np.nan),
-        "target_macro_auroc": np.where(abroad, 0.7, np.nan),
+        "source_macro_auroc": np.where(elsewhere, 0.8, np.nan),
+        "target_macro_auroc": np.where(elsewhere, 0.7, np.nan),
     }
     rows = stress_calibration(changed(inputs, **sides)).table
     shift = rows[rows["kind"] == "shift"]
@@ -98,7 +96,7 @@ def test_an_undefined_auroc_leaves_its_cell_out_of_the_correlation_alone(inputs:
     one &= (inputs.runs["dataset"] == "isic2019") & (inputs.runs["seed"] == 0)
     runs = inputs.runs.copy()
     runs.loc[one, "macro_auroc"] = np.nan
-    study = stress_calibration(replace(inputs, runs=runs))
+    study = stress_calibration(inputs.having(runs=runs))
     assert study.findings["correlation_auroc_loss_ece_loss.cells"] == 42
     row = study.table.query("encoder == 'clip' and dataset == 'isic2019' and condition == 'jpeg-1'")
     assert row["auroc_loss"].isna().all()
@@ -119,13 +117,14 @@ def test_floors_and_a_run_without_stress_have_none(published: Config) -> None:
     floor = stress_calibration(world.with_floors(["mae"]).inputs())
     assert "mae" not in set(floor.table["encoder"])
     clean = world.inputs()
-    only = replace(clean, runs=clean.runs[clean.runs["condition"] == "clean"])
+    only = clean.having(runs=clean.runs[clean.runs["condition"] == "clean"])
     study = stress_calibration(only)
     assert study.sentence.startswith("Not run: no ranked encoder has runs on degraded")
     assert not study.findings
 
 
 def test_without_its_key_the_study_is_not_made(inputs: Inputs) -> None:
-    assert "stress_calibration" in studies_of(inputs.settings)
-    settings = {key: value for key, value in inputs.settings.items() if key != "stress_calibration"}
-    assert set(STUDIES) - set(studies_of(settings)) == {"stress_calibration"}
+    assert stress_calibration.wanted(inputs.settings)
+    section = {**inputs.settings["studies"]}
+    del section["stress_calibration"]
+    assert not stress_calibration.wanted({"studies": section})

@@ -6,6 +6,19 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
+
+from crsbench.evaluation.cases import CellCases
+from crsbench.metrics.calibration_error import multiclass_ece
+from crsbench.studies.operating_points import Aim
+from crsbench.studies.subgroups import (
+    SubgroupSettings,
+    equity,
+    gap_of,
+    in_bands,
+    subgroup_gaps,
+    subgroups,
+    subgroups_of,
+)
 from worlds.cells import (
     CLASSES,
     SEPARATION,
@@ -15,27 +28,14 @@ from worlds.cells import (
     simulated_panel,
 )
 
-from crsbench.evaluation.cases import Cell
-from crsbench.metrics.calibration_error import multiclass_ece
-from crsbench.studies.operating_points import Aim, typed
-from crsbench.studies.subgroups import (
-    EQUITY_COLUMNS,
-    GAP_COLUMNS,
-    SUBGROUP_COLUMNS,
-    SubgroupSettings,
-    gap_of,
-    in_bands,
-    subgroups_of,
-)
-
 COLUMNS = ("sex", "age", "hospital")
 SETTINGS = SubgroupSettings(COLUMNS, min_images=30, min_cases=10)
 TARGETS = {"a": ["a"], "b": ["b"]}
 
 
-def gaps_of(cell: Cell, settings: SubgroupSettings = SETTINGS) -> pd.DataFrame:
+def gaps_of(cell: CellCases, settings: SubgroupSettings = SETTINGS) -> pd.DataFrame:
     gaps = subgroups_of(cell, settings, TARGETS, Aim("sensitivity", 0.9)).gaps
-    return typed(gaps, GAP_COLUMNS).set_index(["column", "metric"])
+    return subgroup_gaps.table(gaps).set_index(["column", "metric"])
 
 
 def true_auroc(separation: float) -> float:
@@ -46,7 +46,7 @@ def true_auroc(separation: float) -> float:
 def test_values_are_those_of_scikit_learn_on_the_groups_cases() -> None:
     cell = simulated_panel(1, 400, 0, 1)
     test = cell.tests["clean"]
-    table = typed(subgroups_of(cell, SETTINGS).groups, SUBGROUP_COLUMNS)
+    table = subgroups.table(subgroups_of(cell, SETTINGS).groups)
     assert set(table["metric"]) == {"auroc", "ece"}  # no threshold, no sensitivity
     for row in table.itertuples():
         rows = (test.subgroups[row.column] == row.group).to_numpy()
@@ -105,7 +105,7 @@ def test_small_groups_and_absent_values_are_named_and_left_out() -> None:
     truth, p = drawn_cases(random, 200)
     sex = np.array(["f"] * 100 + ["m"] * 92 + ["x"] * 3 + [""] * 5)
     cell = cell_of({"clean": a_test_set(truth, p, {"sex": sex})}, [(truth, p[0])])
-    rows = typed(subgroups_of(cell, SETTINGS).groups, SUBGROUP_COLUMNS)
+    rows = subgroups.table(subgroups_of(cell, SETTINGS).groups)
     left_out = rows[rows["metric"].isna()].set_index("group")
     assert left_out.loc["x", "missing"] == "fewer than 30 images"
     assert left_out.loc["x", "n_images"] == 3
@@ -120,7 +120,7 @@ def test_a_class_that_a_group_lacks_is_left_out_for_all_groups() -> None:
     group = np.where(truth[:, 2] == 1, "one", np.where(random.random(300) < 0.5, "one", "two"))
     test = a_test_set(truth, p, {"sex": group})
     one = subgroups_of(cell_of({"clean": test}, [(truth, p[0])]), SETTINGS)
-    rows = typed(one.groups, SUBGROUP_COLUMNS)
+    rows = subgroups.table(one.groups)
     auroc = rows[rows["metric"] == "auroc"].set_index("group")
     assert auroc["n_classes"].tolist() == [2, 2]
     here = group == "one"
@@ -134,7 +134,7 @@ def test_a_group_of_one_class_gives_a_reason() -> None:
     sex = np.repeat(["f", "m"], 60)
     cell = cell_of({"clean": a_test_set(truth, p, {"sex": sex})}, [(truth, p[0])])
     one = subgroups_of(cell, SETTINGS, TARGETS, Aim("sensitivity", 0.9))
-    gaps = typed(one.gaps, GAP_COLUMNS).set_index("metric")
+    gaps = subgroup_gaps.table(one.gaps).set_index("metric")
     assert gaps.loc["auroc", "missing"].startswith("no class has 10 positive and negative cases")
     assert gaps.loc["sensitivity", "missing"].startswith("no target has 10 positive cases")
     assert pd.isna(gaps.loc["auroc", "found"])
@@ -152,9 +152,7 @@ def test_unknown_labels_do_not_count() -> None:
     labels = ("x", "y")
     test = a_test_set(masked, p[None], {"sex": sex}, classes=labels)
     cell = cell_of({"clean": test}, [(masked, p)], task="multilabel", classes=labels)
-    rows = typed(subgroups_of(cell, SETTINGS).groups, SUBGROUP_COLUMNS).set_index(
-        ["group", "metric"]
-    )
+    rows = subgroups.table(subgroups_of(cell, SETTINGS).groups).set_index(["group", "metric"])
     here = sex == "f"
     wanted = [
         roc_auc_score(truth[here & ~hidden[:, k], k], p[here & ~hidden[:, k], k]) for k in (0, 1)
@@ -171,16 +169,16 @@ def test_numbers_fall_in_bands_and_names_stay() -> None:
 def test_equity_is_the_worst_groups_retention() -> None:
     cell = simulated_panel(2, 1500, 0.8, 1)
     one = subgroups_of(cell, SETTINGS)
-    equity = typed([one.equity], EQUITY_COLUMNS).iloc[0]
+    found = equity.table([one.equity]).iloc[0]
     test = cell.tests["clean"]
     women = (test.subgroups["sex"] == "f").to_numpy()
     ours = [
         roc_auc_score(test.truth[rows], test.probabilities[0][rows], average="macro")
         for rows in (women, np.ones(len(women), bool))
     ]
-    assert (equity["column"], equity["group"]) == ("sex", "f")
-    assert equity["equity"] == pytest.approx(ours[0] / ours[1])
-    assert equity["low"] < equity["equity"] < equity["high"] < equity["equity_by_chance"] < 1
+    assert (found["column"], found["group"]) == ("sex", "f")
+    assert found["equity"] == pytest.approx(ours[0] / ours[1])
+    assert found["low"] < found["equity"] < found["high"] < found["equity_by_chance"] < 1
 
 
 def test_groups_of_equal_ages_do_not_differ_by_their_ages() -> None:
@@ -203,7 +201,7 @@ def test_groups_of_equal_ages_do_not_differ_by_their_ages() -> None:
     assert as_they_are["gap"] > 0.1
     assert not alike["found"]
     assert alike["gap"] < 0.03
-    rows = typed(subgroups_of(cell, matched).groups, SUBGROUP_COLUMNS)
+    rows = subgroups.table(subgroups_of(cell, matched).groups)
     assert (rows["matched_share"] == 1).all()
 
 
@@ -221,13 +219,11 @@ def test_shift_targets_have_subgroups_of_their_own() -> None:
     truth, p = drawn_cases(random, 200)
     sex = np.array(["f", "m"])[random.integers(0, 2, 200)]
     home = a_test_set(truth, p, {"sex": sex})
-    abroad = a_test_set(truth, p, {"view": np.where(sex == "f", "AP", "PA")})
+    elsewhere = a_test_set(truth, p, {"view": np.where(sex == "f", "AP", "PA")})
     cell = cell_of(
-        {"clean": home, "jpeg-1": home, "far": abroad}, [(truth, p[0])], targets=("far",)
+        {"clean": home, "jpeg-1": home, "far": elsewhere}, [(truth, p[0])], targets=("far",)
     )
-    rows = typed(
-        subgroups_of(cell, SubgroupSettings(("sex", "view"), {}, 30, 10)).groups, SUBGROUP_COLUMNS
-    )
+    rows = subgroups.table(subgroups_of(cell, SubgroupSettings(("sex", "view"), {}, 30, 10)).groups)
     assert set(zip(rows["condition"], rows["column"], strict=True)) == {
         ("clean", "sex"),
         ("far", "view"),

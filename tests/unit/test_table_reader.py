@@ -1,4 +1,4 @@
-"""Any table with ids, paths and labels is a data set; what is wrong with it is told."""
+"""Any table with ids, paths and labels is a data set; what is wrong with it is reported."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -132,7 +132,7 @@ def _cell(column: str, value: Any) -> Callable[[Path], None]:
 
 
 @pytest.mark.parametrize(
-    ("harm", "told"),
+    ("harm", "reported"),
     [
         (_drop("label"), r"has no column 'label'.*it has: id, path"),
         (_drop("path"), r"has no column 'path'"),
@@ -150,9 +150,9 @@ def _cell(column: str, value: Any) -> Callable[[Path], None]:
         (lambda table: table.write_text(""), r"table.csv cannot be read as a table"),
     ],
 )
-def test_a_wrong_table_is_told_and_leaves_no_manifest(
+def test_a_wrong_table_is_reported_and_leaves_no_manifest(
     harm: Callable[[Path], None],
-    told: str,
+    reported: str,
     table_entry: Entry,
     image_set: ImageSet,
     tmp_path: Path,
@@ -160,18 +160,18 @@ def test_a_wrong_table_is_told_and_leaves_no_manifest(
     table = image_set(tmp_path / "small", rows("a", "b", "a"))
     harm(table)
     output = tmp_path / "out" / "manifest.parquet"
-    with pytest.raises(UserError, match=told) as error:
+    with pytest.raises(UserError, match=reported) as error:
         manifest_of(output, table_entry(), table.parent)
     assert "\n" not in str(error.value)
     assert not list(tmp_path.glob("out/*.parquet"))
 
 
-def test_a_missing_image_root_is_told(table_entry: Entry, tmp_path: Path) -> None:
+def test_a_missing_image_root_is_reported(table_entry: Entry, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"image root .*nowhere is not a folder"):
         read_images(table_entry(), tmp_path / "nowhere")
 
 
-def test_a_label_column_that_is_not_binary_is_told(
+def test_a_label_column_that_is_not_binary_is_reported(
     table_entry: Entry, image_set: ImageSet, tmp_path: Path
 ) -> None:
     table = image_set(tmp_path, rows("", "", A=[1, -1], B=[0, 1]))
@@ -213,3 +213,150 @@ def test_a_manifest_of_another_release_is_refused(
     write_table(file, frame.drop(columns="dropped"), metadata)
     with pytest.raises(UserError, match="manifest of another release; delete it and rerun"):
         read_manifest(file)
+
+
+PLAIN = "id,path,label\n" + "".join(f"i{n},i{n}.png,{'ab'[n % 2]}\n" for n in range(6))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        # names of columns
+        (PLAIN.replace("id,path,label", "id,path,label,label"), "'label' more than once"),
+        (PLAIN.replace("id,path,label", "id,path,id"), "'id' more than once"),
+        (PLAIN.replace("id,path,label", "id,path, id "), "'id' more than once"),
+        # cells of a row
+        (PLAIN.replace("a\n", "a,\n"), "line 2 has 4 cells and the header 3"),
+        (PLAIN.replace("i3.png", "i,3.png"), "line 5 has 4 cells and the header 3"),
+        (PLAIN[:-5], "line 7 has 2 cells and the header 3"),
+        (PLAIN.replace(",", ";"), "separated by ';'"),
+        (PLAIN.replace(",", "\t"), r"separated by '\\t'"),
+        # rows
+        (PLAIN + PLAIN, "line 8 is the header once more"),
+        (PLAIN + "\ufeff" + PLAIN, "line 8 is the header once more"),
+        # quotation marks
+        (PLAIN.replace("i1.png", '"i1.png'), "begins in line 3: unexpected end of data"),
+        (PLAIN.replace("i1,", '"i1,').replace("i4,", 'i4",'), "line 3 has .* cells|further rows"),
+        (PLAIN.replace(",b\n", ',"b\n', 1).replace(",b\n", ',b"\n', 1), "holds 2 further rows"),
+        (PLAIN.replace("i1.png", '"i1".png'), "begins in line 3: ',' expected after '\"'"),
+        # other files
+        (b"PK\x03\x04" + bytes(50), "an Excel workbook or another zip file"),
+        (b"\xd0\xcf\x11\xe0" + bytes(50), "an Excel workbook"),
+        (b"\n <!DOCTYPE html><html><body>Log in</body></html>", "HTML or XML"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "a Git LFS pointer"),
+        (b"\x1f\x8b\x08\x00", "a gzipped file"),
+        # encodings
+        (PLAIN.encode("utf-16"), "UTF-16 text"),
+        (PLAIN.encode("utf-16-le"), "line 1 has a NUL byte"),
+        (PLAIN.replace("i2,", "i2\0,").encode(), "line 4 has a NUL byte"),
+        (PLAIN.replace("i2.png", "ä.png").encode("latin-1"), "line 4 is not UTF-8"),
+    ],
+)
+def test_a_table_that_is_not_strict_is_refused_by_line(
+    table_entry: Entry, tmp_path: Path, content: str | bytes, said: str
+) -> None:
+    raw = content if isinstance(content, bytes) else content.encode()
+    (tmp_path / "table.csv").write_bytes(raw)
+    with pytest.raises(UserError, match=f"table.csv cannot be read as a table: .*{said}") as error:
+        read_images(table_entry(), tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        PLAIN,
+        "\ufeff" + PLAIN,
+        PLAIN.replace("\n", "\r\n"),
+        PLAIN.replace("\n", "\r"),
+        PLAIN.replace("\n", "\n\n"),
+        PLAIN + ",,\n",
+        PLAIN.replace("id,path,label", " id , path,label\u00a0").replace("a\n", " a\n"),
+        PLAIN.replace("\n", ",\n"),
+        PLAIN.replace("label\n", "label,note\n")
+        .replace("b\n", 'b,"two\nlines, ""quoted"""\n')
+        .replace("a\n", "a,\n"),
+    ],
+)
+def test_forms_that_leave_no_doubt_are_read(
+    table_entry: Entry, tmp_path: Path, content: str
+) -> None:
+    (tmp_path / "table.csv").write_bytes(content.encode())
+    frame = read_images(table_entry(), tmp_path).frame
+    assert frame["image_id"].tolist() == [f"i{n}" for n in range(6)]
+    assert np.stack(frame["labels"]).argmax(axis=1).tolist() == [0, 1, 0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("cell", ["True", "true", "TRUE", "1", "1.0"])
+@pytest.mark.parametrize("wanted", [True, "true", 1, 1.0, [True]])
+def test_where_takes_every_spelling_of_a_truth_value(
+    table_entry: Entry, image_set: ImageSet, tmp_path: Path, cell: str, wanted: Any
+) -> None:
+    image_set(tmp_path, rows("a", "b", "a", frontal=[cell, "no", cell]))
+    frame = read_images(table_entry(where={"frontal": wanted}), tmp_path).frame
+    assert frame["image_id"].tolist() == ["i0", "i2"]
+
+
+def test_where_that_finds_nothing_shows_what_there_is(
+    table_entry: Entry, image_set: ImageSet, tmp_path: Path
+) -> None:
+    image_set(tmp_path, rows("a", "b", "a", view=["PA", "AP", "PA"], site=["x", "y", "z"]))
+    with pytest.raises(UserError, match=r"asks 'view' for LL or pa; .* 'PA' \(2\), 'AP' \(1\)"):
+        read_images(table_entry(where={"view": ["LL", "pa"]}), tmp_path)
+    with pytest.raises(UserError, match=r"asks 'site' for y; .*: 'x' \(1\), 'z' \(1\)"):
+        read_images(table_entry(where={"view": "PA", "site": "y"}), tmp_path)
+
+
+def test_all_wrong_columns_stand_in_one_message(
+    table_entry: Entry, image_set: ImageSet, tmp_path: Path
+) -> None:
+    image_set(tmp_path, rows("a", "b", patient=["p", "q"]))
+    columns = {
+        "id": "id",
+        "path": "file",
+        "label": "labl",
+        "group": "patient",
+        "subgroups": ["sex"],
+    }
+    with pytest.raises(UserError) as error:
+        read_images(table_entry(columns=columns, where={"view": "PA"}), tmp_path)
+    for name in ("'file'", "'labl' (did you mean 'label'?)", "'sex'", "'view'"):
+        assert name in str(error.value)
+
+
+def test_another_hospitals_labels_are_mapped(
+    table_entry: Entry, image_set: ImageSet, tmp_path: Path
+) -> None:
+    image_set(tmp_path, rows("Adenoma", "benign", "adenoma", "b"))
+    names = {"Adenoma": "a", "adenoma": "a", "benign": "b"}
+    frame = read_images(table_entry(label_map=names), tmp_path).frame
+    assert np.stack(frame["labels"]).tolist() == [[1, 0], [0, 1], [1, 0], [0, 1]]
+    image_set(tmp_path, rows("0", "1.0", "0.0"))
+    frame = read_images(table_entry(label_map={0: "a", 1: "b"}), tmp_path).frame
+    assert np.stack(frame["labels"]).tolist() == [[1, 0], [0, 1], [1, 0]]
+    image_set(tmp_path, rows("a", "Benign"))
+    with pytest.raises(UserError, match=r"the value 'Benign' in row 2.*mean 'benign'.*label_map"):
+        read_images(table_entry(label_map=names), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "there"),
+    [
+        ("I1.PNG", "i1.png"),
+        ("i1.jpg", "i1.png"),
+        ("i1", "i1.png"),
+        ("sub\\deep.png", "sub/deep.png"),
+        ("Sub/deep.jpeg", "sub/deep.png"),
+        ("i01.png", "i1.png"),
+    ],
+)
+def test_a_missing_image_names_its_look_alike(
+    table_entry: Entry, image_set: ImageSet, tmp_path: Path, path: str, there: str
+) -> None:
+    table = image_set(tmp_path / "small", rows("a", "b", "a"))
+    (tmp_path / "small/sub").mkdir()
+    Image.new("L", (9, 9)).save(tmp_path / "small/sub/deep.png")
+    _cell("path", path)(table)
+    with pytest.raises(UserError) as error:
+        manifest_of(tmp_path / "out/manifest.parquet", table_entry(), table.parent)
+    assert f"'{path}' (the file is missing; '{there}' is there)" in str(error.value)

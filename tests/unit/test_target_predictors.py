@@ -1,4 +1,4 @@
-"""What foretells the AUROC elsewhere: against scikit-learn, and at the edges of few encoders."""
+"""What predicts the AUROC elsewhere: against scikit-learn, and at the edges of few encoders."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ import pytest
 from scipy.stats import spearmanr
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import LeaveOneOut, cross_val_predict
-from worlds.studies import World
 
 from crsbench.config.model import Config
-from crsbench.studies.target_predictors import COLUMNS, predicted_ranking, target_predictors
+from crsbench.studies.inputs import Inputs
+from crsbench.studies.target_predictors import predicted_ranking, target_predictors
+from worlds.studies import World
+
+
+def alone(world: World) -> Inputs:
+    """Inputs of a config without shift detection."""
+    inputs = world.inputs()
+    section = {**inputs.settings["studies"], "shift_detection": None}
+    return inputs.having(settings={"studies": section})
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +58,8 @@ def test_a_perfect_and_a_constant_summary() -> None:
 
 
 def test_every_summary_stands_on_the_same_footing(world: World) -> None:
-    study = target_predictors(world.inputs())
-    assert list(study.table) == COLUMNS
+    study = target_predictors(alone(world))
+    assert list(study.table) == list(target_predictors.columns)
     assert study.table["n_encoders"].nunique() == 1
     assert {"auroc", "crs_without_shift", "axis_robustness", "worst_condition_auroc"} <= set(
         study.table["predictor"]
@@ -75,7 +83,7 @@ def test_every_summary_stands_on_the_same_footing(world: World) -> None:
 
 
 def test_no_target_or_two_encoders_are_not_run(world: World) -> None:
-    alone = world.only(list(world.encoders), ["isic2019"])
-    assert target_predictors(alone.inputs()).sentence.startswith("Not run: no data set")
+    one_set = world.only(list(world.encoders), ["isic2019"])
+    assert target_predictors(alone(one_set)).sentence.startswith("Not run: no data set")
     few = world.only(["clip", "mae"])
-    assert "fewer than three" in target_predictors(few.inputs()).sentence
+    assert "fewer than three" in target_predictors(alone(few)).sentence

@@ -1,4 +1,4 @@
-"""Work in a warm process: done there, told as it failed, and never lost with the process."""
+"""Work in a warm process: done there, reported as it failed, and never lost with the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`snakemake conformance`: every encoder of the config in one table, and a status that tells."""
+"""`snakemake conformance`: every encoder of the config in one table, and a status that says so."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_script_and_an_exported_program_are_encoders(checkout: Path, home: Pat
     assert len(digests) == 1  # the same tensors out of the same file
 
 
-def test_snakemake_conformance_prints_the_table_and_its_status_tells(
+def test_snakemake_conformance_prints_the_table_and_its_status_says(
     checkout: Path, snakemake: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     own = ["--snakefile", str(checkout / "Snakefile"), "--configfile", "config.yaml"]

@@ -1,4 +1,4 @@
-"""Every command that the documentation tells is run by a test, or needs data that no test has."""
+"""Every command of the documentation is run by a test, or needs data that no test has."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
-from test_workflow import make_project, told
 
 from crsbench.config.grid import Grid
 from crsbench.config.load import load_config
@@ -25,37 +24,20 @@ from crsbench.data.manifest import Manifest, read_manifest, write_manifest
 from crsbench.data.splits import read_test, write_test
 from crsbench.encoders import load_encoder
 from crsbench.features.embeddings import read_embeddings, take_embeddings
+from crsbench.features.settings import ExtractionSettings
 from crsbench.features.store import read_features
 from crsbench.operations.doctor import encoder_row
+from worlds.embeddings import OWN, write
+from worlds.projects import make_project, refused
 
-OWN = {
-    "title": "Mine",
-    "group": "general",
-    "licence": "in-house",
-    "library": "embeddings",
-    "embeddings": "mine/{dataset}/{condition}.parquet",
-}
 WIDTH = 3
 NPY = b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (0,), }".ljust(128)
 
 
 def vectors_of(ids: np.ndarray, condition: str) -> np.ndarray:
-    """(n, 3) float32 that tell each image and condition apart."""
+    """(n, 3) float32 that differ by image and condition."""
     first = np.array([int(image_id) for image_id in ids], dtype=np.float32)
     return np.stack([first, first**2, np.full_like(first, len(condition))], axis=1)
-
-
-def write(file: Path, ids: np.ndarray, vectors: np.ndarray) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    if file.suffix == ".npz":
-        np.savez(file, image_id=ids, features=vectors)
-        return
-    table = pa.table({"image_id": list(ids), "features": list(vectors)})
-    if file.suffix == ".parquet":
-        pq.write_table(table, file)
-    else:
-        with pa.ipc.new_file(str(file), table.schema) as sink:
-            sink.write_table(table)
 
 
 class World:
@@ -82,8 +64,7 @@ class World:
     def take(self, *conditions: str, test: bool = True) -> dict[str, Path]:
         outputs = {name: self.folder / "out" / f"{name}.arrow" for name in conditions}
         take_embeddings(
-            self.config,
-            self.config.encoders["mine"],
+            ExtractionSettings.of(self.config, ["mine"], ["small"]),
             "small",
             manifest_file=self.folder / "manifest.parquet",
             test_file=self.folder / "test.parquet" if test else None,
@@ -156,7 +137,7 @@ def test_the_feature_stores_own_files_are_embeddings(world: Callable[..., World]
     assert (vectors == vectors_of(ids, "clean")).all()
 
 
-def test_images_beyond_the_wanted_ones_are_told_and_left_out(
+def test_images_beyond_the_wanted_ones_are_reported_and_left_out(
     world: Callable[..., World], capsys: pytest.CaptureFixture[str]
 ) -> None:
     mine = world()
@@ -206,7 +187,7 @@ def test_an_image_outside_the_test_set_need_not_be_degraded(world: Callable[...,
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_value_that_is_not_finite_is_told_with_its_image(
+def test_a_value_that_is_not_finite_is_reported_with_its_image(
     value: float, world: Callable[..., World]
 ) -> None:
     mine = world()
@@ -228,14 +209,14 @@ def test_a_number_beyond_float32_is_not_finite(world: Callable[..., World]) -> N
         mine.take("clean")
 
 
-def test_an_image_twice_is_told(world: Callable[..., World]) -> None:
+def test_an_image_twice_is_reported(world: Callable[..., World]) -> None:
     mine = world()
     mine.write("clean", np.append(mine.manifest.image_ids, "03"))
     with pytest.raises(UserError, match=r"clean.parquet holds the image '03' twice"):
         mine.take("clean")
 
 
-def test_another_width_than_the_clean_one_is_told(world: Callable[..., World]) -> None:
+def test_another_width_than_the_clean_one_is_reported(world: Callable[..., World]) -> None:
     mine = world()
     ids = mine.manifest.image_ids
     for condition, arguments in (("jpeg-1", {}), ("foreign", {"test": False})):
@@ -258,7 +239,7 @@ def test_another_width_than_the_clean_one_is_told(world: Callable[..., World]) -
     ],
 )
 @pytest.mark.parametrize("ending", ["parquet", "arrow"])
-def test_a_table_of_another_form_is_told(
+def test_a_table_of_another_form_is_reported(
     columns: dict[str, list[Any]], reason: str, ending: str, tmp_path: Path
 ) -> None:
     file = tmp_path / f"clean.{ending}"
@@ -290,7 +271,7 @@ def test_an_npz_file_is_read_without_pickle(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["arrow", "parquet", "npz"])
 @pytest.mark.parametrize("content", [b"", b"no such file", b"PK\x03\x04 broken", NPY])
-def test_a_damaged_file_is_told(ending: str, content: bytes, tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported(ending: str, content: bytes, tmp_path: Path) -> None:
     file = tmp_path / f"clean.{ending}"
     file.write_bytes(content)
     with pytest.raises(UserError, match=rf"clean\.{ending} cannot be read") as error:
@@ -317,7 +298,7 @@ def test_what_an_entry_of_embeddings_may_not_say(
     assert reason in str(error.value)
 
 
-def test_an_entry_without_its_pattern_is_told(
+def test_an_entry_without_its_pattern_is_reported(
     settings: Callable[[str], dict[str, Any]], home: Path, tmp_path: Path
 ) -> None:
     entry = {key: value for key, value in OWN.items() if key != "embeddings"}
@@ -371,13 +352,13 @@ def test_embeddings_are_scored_by_the_same_workflow_without_images_or_torch(
     )
     ids = np.array([f"t{index:03d}" for index in range(90)])
     vectors = np.random.default_rng(0).normal(size=(90, WIDTH))
-    vectors += np.eye(3)[np.arange(90) % 3] * 4  # the classes stand apart
+    vectors += np.eye(3)[np.arange(90) % 3] * 4  # the classes are separate
     for condition in ("clean", "other"):
         write(project.folder / f"mine/tints/{condition}.parquet", ids, vectors)
     features = [f"results/features/mine/tints/{name}.arrow" for name in ("clean", "other")]
 
     ended = project.run("--keep-going", "--", features[0], "results/data/other/manifest.parquet")
-    told(ended, "the condition's file mine/tints/jpeg-1.parquet does not exist; every condition")
+    refused(ended, "the condition's file mine/tints/jpeg-1.parquet does not exist; every condition")
     assert not (project.folder / features[0]).exists()
 
     write(project.folder / "mine/tints/jpeg-1.parquet", ids, vectors)

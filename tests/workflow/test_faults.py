@@ -14,10 +14,10 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from conftest import HOME
-from worlds.small_panel import DATASET, ENCODERS, SmallPanel, make, with_every_study
 
 from crsbench.synthetic import write_phantoms
+from worlds.small_panel import DATASET, ENCODERS, SmallPanel, make, with_every_study
+from worlds.workflow import HOME
 
 SET = "my.set-1_a"
 ENCODER = "statistics.one-1_x"
@@ -99,7 +99,7 @@ def test_odd_folders_a_c_locale_and_no_home_change_no_byte(
     assert not list(tmp_path.rglob("pwned"))
 
 
-def test_names_of_all_characters_allowed_are_told_apart_in_every_study(tmp_path: Path) -> None:
+def test_names_of_all_characters_allowed_stay_distinct_in_every_study(tmp_path: Path) -> None:
     """Also where encoder and data set, joined, would be the same: a × b_c and a_b × c."""
     panel = with_every_study(make(tmp_path / "p"))
     encoders, datasets = ("a", "a_b", "x.1-y_z"), ("b_c", "c", "s-2.t_u")
@@ -124,7 +124,9 @@ def test_names_of_all_characters_allowed_are_told_apart_in_every_study(tmp_path:
         assert re.search(rf"^{rule} +9$", planned, re.MULTILINE), rule
 
 
-def test_a_full_disk_is_told_in_one_sentence_and_costs_nothing_but_space(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_in_one_sentence_and_costs_nothing_but_space(
+    tmp_path: Path,
+) -> None:
     panel = make(tmp_path / "p")
     panel.results.mkdir()
     out = in_own_mounts(
@@ -136,7 +138,7 @@ def test_a_full_disk_is_told_in_one_sentence_and_costs_nothing_but_space(tmp_pat
         TARGET=SPLIT,
     )
     refused = out.partition("REFUSED")[0]
-    assert "cannot be written: No space left on device; mend that and rerun." in refused, out
+    assert "cannot be written: No space left on device; fix that and rerun." in refused, out
     assert "Traceback" not in refused, out
     assert "ENDED" in out, out
     assert ".part" not in out, out
@@ -145,7 +147,7 @@ def test_a_full_disk_is_told_in_one_sentence_and_costs_nothing_but_space(tmp_pat
     assert (panel.folder / "kept" / Path(SPLIT).relative_to("results")).is_file()
 
 
-def test_a_results_folder_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
+def test_a_results_folder_that_cannot_be_written_to_is_reported(tmp_path: Path) -> None:
     panel = make(tmp_path / "p")
     panel.results.mkdir()
     out = in_own_mounts(
@@ -158,7 +160,9 @@ def test_a_results_folder_that_cannot_be_written_to_is_told(tmp_path: Path) -> N
     assert "Traceback" not in out, out
 
 
-def test_a_second_snakemake_and_a_stale_lock_are_told_how_to_unlock(tmp_path: Path) -> None:
+def test_a_second_snakemake_and_a_stale_lock_are_refused_with_the_command_that_unlocks(
+    tmp_path: Path,
+) -> None:
     panel = make(tmp_path / "p")
     process = panel.start("--quiet", "rules", "--", SPLIT)
     deadline = time.monotonic() + 120
@@ -214,7 +218,8 @@ def test_no_optional_study_stands_before_the_score_and_a_cell_left_out_leaves_th
         counts = panel.finish("-n", "--quiet", "host", *arguments)
         return set(re.findall(r"^([\w@.-]+) +\d+$", counts, re.MULTILINE))
 
-    optional = {"adapt", "adapted_runs", "depth_features", "depth_runs", "recalibrate", "beyond"}
+    optional = {"adapt", "adapted_runs", "depth_features", "depth_runs", "recalibrate"}
+    optional |= {"studies_of_kept_predictions", "studies_of_features"}
     controls = {f"control_runs_{encoder}@{DATASET}" for encoder in ENCODERS}
     assert rules_of() >= optional | controls | {"control_probes", "score_tables", "report"}
     assert rules_of("--", "crs") == {
@@ -223,5 +228,11 @@ def test_no_optional_study_stands_before_the_score_and_a_cell_left_out_leaves_th
     }
     left_out = f'without={{"{ENCODERS[1]}/{DATASET}": "adapt failed: it said why"}}'
     rest = rules_of("--config", left_out)
-    assert rest >= {"recalibrate", "beyond", "control_probes", "report", min(controls)}
+    assert rest >= {
+        "recalibrate",
+        "studies_of_features",
+        "studies_of_control_runs",
+        "report",
+        min(controls),
+    }
     assert not rest & {"adapt", "adapted_runs", "depth_features", "depth_runs", max(controls)}

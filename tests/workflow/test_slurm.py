@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import HOME, rules_of_workflow
-from worlds.slurm import CannotStartError, one_node_slurm
-from worlds.small_panel import DATASET, SmallPanel, make
 
 from crsbench.config.load import load_config
 from crsbench.operations.resources import (
@@ -21,6 +18,9 @@ from crsbench.operations.resources import (
     manifest_needs,
     probes_needs,
 )
+from worlds.slurm import CannotStartError, one_node_slurm
+from worlds.small_panel import DATASET, SmallPanel, make
+from worlds.workflow import HOME, rules_of_workflow
 
 FAST = [
     *("--slurm-init-seconds-before-status-checks", "1"),
@@ -52,15 +52,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
 
 
 def jobs_of(cluster: dict[str, str]) -> list[dict[str, str]]:
-    """All jobs that the cluster knows, as `scontrol` tells of them."""
-    told = subprocess.run(
+    """All jobs that the cluster knows, as `scontrol` shows them."""
+    output = subprocess.run(
         ["scontrol", "--oneliner", "show", "job"],
         env=cluster,
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    return [dict(re.findall(r"(\w+)=(\S*)", line)) for line in told.splitlines() if "JobId" in line]
+    return [
+        dict(re.findall(r"(\w+)=(\S*)", line)) for line in output.splitlines() if "JobId" in line
+    ]
 
 
 def wait_for(found: Callable[[], str | None], seconds: float) -> str:
@@ -173,7 +175,7 @@ def test_every_rule_that_asks_for_a_gpu_or_for_memory_of_its_own_is_named_in_the
     named = set(re.findall(r"^#   (\w+): \{", profile, re.MULTILINE))
     inherited = {f"{name}_together" for name in ("features", "shift_features")}
     assert named == asking | inherited
-    # The one rule without a name of its own, a job of control probes, is told of beside them.
+    # The one rule without a name of its own, a job of control probes, is named beside them.
     nameless = [
         file.name
         for file in (HOME / "workflow/rules").glob("*.smk")

@@ -1,4 +1,4 @@
-"""A data set of which only the labels are at hand: manifest, audit, doctor, runs on embeddings."""
+"""A data set with labels and no images: manifest, audit, doctor, runs on embeddings."""
 
 from __future__ import annotations
 
@@ -12,13 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from test_embeddings import OWN, write
-from test_readers import entry_of, write_chexpert
-from test_runs import fitted, write_world
-from test_workflow import make_project
 
 from crsbench.config.load import load_config
-from crsbench.config.model import DatasetEntry
 from crsbench.core.errors import UserError
 from crsbench.core.files import read_json, read_table, write_table
 from crsbench.data.audit import write_audit
@@ -27,9 +22,10 @@ from crsbench.data.readers import read_images
 from crsbench.data.splits import write_split, write_test
 from crsbench.evaluation.runs import RunFiles, predict_run
 from crsbench.operations.doctor import dataset_row, find_images
-
-__all__ = ["entry_of"]  # a fixture
-Entry = Callable[..., DatasetEntry]
+from worlds.embeddings import OWN, write
+from worlds.projects import make_project
+from worlds.publishers import Entry, write_chexpert
+from worlds.runs import fitted, write_world
 
 
 def labels_only(folder: Path, n: int = 60) -> Path:
@@ -95,9 +91,9 @@ def test_unknown_contents_are_not_equal_contents(tmp_path: Path) -> None:
         frame, metadata = read_table(file)
         write_table(file, frame.assign(content_sha256=""), metadata)
     features = world.features("clean", world.matrix)
-    foreign = target.features("mimic", target.matrix)
+    external = target.features("mimic", target.matrix)
     probe = fitted(world, features)[100]
-    names = probe, foreign, world.manifest_file, world.split_file, target.manifest_file
+    names = probe, external, world.manifest_file, world.split_file, target.manifest_file
     assert len(predict_run(RunFiles(*map(str, names))).image_ids) == 400
 
 

@@ -10,169 +10,36 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
-from conftest import demo_without_sections, rules_of_workflow, snakemake_command
-from PIL import Image
 
 from crsbench.calibration import METHODS
 from crsbench.core.files import read_table, verify_checksum
 from crsbench.data.manifest import read_manifest
 from crsbench.evaluation.predictions import read_predictions
 from crsbench.metrics.discrimination import macro_auroc
-from crsbench.studies import STUDIES, case_study_names
-
-Snakemake = Callable[..., subprocess.CompletedProcess[str]]
-
-CASE_STUDIES = case_study_names(
-    yaml.safe_load((Path(__file__).parents[2] / "config/demo.yaml").read_text("utf-8"))["studies"]
+from crsbench.studies import studies
+from worlds.projects import (
+    Project,
+    Snakemake,
+    make_project,
+    own_encoder,
+    refused,
 )
+from worlds.workflow import rules_of_workflow, snakemake_command
 
-ENCODERS = """
-import torch
-
-def means():
-    return lambda images: images.mean(dim=(2, 3))
-
-def spread():
-    return lambda images: torch.cat([images.std(dim=(2, 3)), images.mean(dim=(2, 3))], dim=1)
-
-def broken():
-    return lambda images: images.mean(dim=(2, 3)) / 0 * 0
-"""
-
-PREPROCESSING = {
-    "resize": "squash",
-    "size": 16,
-    "interpolation": "bicubic",
-    "mean": [0, 0, 0],
-    "std": [1, 1, 1],
-}
-
-
-def own_encoder(name: str, **changes: Any) -> dict[str, Any]:
-    return {
-        "title": name,
-        "group": "general",
-        "licence": "MIT",
-        "library": "python",
-        "model": f"own_encoders:{name}",
-        "preprocessing": dict(PREPROCESSING),
-    } | changes
-
-
-@dataclass
-class Project:
-    """A working folder with registries, a config and a data set of tinted noise images."""
-
-    folder: Path
-    snakemake: Snakemake
-
-    @property
-    def results(self) -> Path:
-        return self.folder / "results"
-
-    def run(self, *arguments: str, cores: int = 2) -> subprocess.CompletedProcess[str]:
-        return self.snakemake(
-            *("--cores", str(cores), "--configfile", "config.yaml"),
-            *arguments,
-            cwd=self.folder,
-            PYTHONPATH=str(self.folder),
-        )
-
-    def edit(self, name: str, change: Callable[[dict[str, Any]], None]) -> None:
-        file = self.folder / f"{name}.yaml"
-        content = yaml.safe_load(file.read_text("utf-8"))
-        change(content)
-        file.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), "utf-8")
-
-    def tables(self) -> dict[str, bytes]:
-        """The bytes of all tables, studies with their figures, and kept predictions."""
-        return {
-            str(path.relative_to(self.results)): path.read_bytes()
-            for folder in ("tables", "studies", "predictions")
-            for path in (self.results / folder).rglob("*.*")
-        }
-
-    def copy(self, folder: Path) -> Project:
-        shutil.copytree(self.folder, folder, copy_function=shutil.copy2)
-        copy = Project(folder, self.snakemake)
-        copy.edit("config", copy.point_to_own_registries)
-        return copy
-
-    def point_to_own_registries(self, config: dict[str, Any]) -> None:
-        for name in ("encoder", "dataset"):
-            config[f"{name}_registry"] = str(self.folder / f"{name}s.yaml")
-
-
-def make_project(folder: Path, home: Path, snakemake: Snakemake) -> Project:
-    images = folder / "data" / "tints"
-    images.mkdir(parents=True)
-    rows = []
-    for index in range(90):
-        generator = np.random.default_rng(index)
-        label = index % 3
-        pixels = generator.normal(120, 40, (20, 26, 3))
-        pixels[..., label] += 12
-        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(images / f"{index}.png")
-        rows.append((f"t{index:03d}", f"{index}.png", "rgb"[label], f"p{index // 2}"))
-    pd.DataFrame(rows, columns=["id", "path", "label", "patient"]).to_csv(
-        images / "table.csv", index=False
-    )
-    project = Project(folder, snakemake)
-    (folder / "own_encoders.py").write_text(ENCODERS)
-    registry = {name: own_encoder(name) for name in ("means", "spread", "broken")}
-    registry["floor"] = own_encoder("means", group="floor", title="A floor")
-    shipped = yaml.safe_load((home / "config/datasets.yaml").read_text("utf-8"))
-    datasets = {
-        "tints": {
-            "title": "Tints",
-            "licence": "CC0-1.0",
-            "task": "multiclass",
-            "classes": ["r", "g", "b"],
-            "positive_classes": {"red or green": ["r", "g"]},
-            "reader": "table",
-            "root": "tints",
-            "table": "table.csv",
-            "columns": {"id": "id", "path": "path", "label": "label", "group": "patient"},
-        }
-    }
-    for name, site, count in (("chest", "home", 70), ("foreign", "foreign", 30)):
-        entry = dict(shipped[f"phantom_{'foreign_' if site == 'foreign' else ''}chest"])
-        entry["phantom"] = {"kind": "chest", "site": site, "count": count, "size": 32}
-        entry.pop("shift", None)
-        datasets[name] = entry
-    datasets["chest"]["shift"] = ["foreign"]
-    config = demo_without_sections() | {
-        "results": "results",
-        "data_root": "data",
-        "encoders": ["means", "spread", "floor"],
-        "bootstrap": {"replicates": 1000, "case_replicates": 100},
-        "datasets": ["tints", "chest"],
-        "seeds": [0, 1],
-        "fractions": [10, 100],
-        "perturbations": {"jpeg": [50, 10], "rician_noise": [0.2]},
-    }
-    config["image"]["short_side"] = 20
-    config["extraction"]["together"] = False
-    config["studies"]["baseline_encoder"] = "means"
-    config["recalibration"] = {"primary": ["means"], "all_cells": True, "cases": [8]}
-    config["studies"]["subgroups"] |= {"columns": ["sex", "view"], "min_images": 6, "min_cases": 2}
-    config["studies"]["replicates"] = 100
-    del config["control_probes"]  # they have a test of their own
-    project.point_to_own_registries(config)
-    for name, content in (("encoders", registry), ("datasets", datasets), ("config", config)):
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
-    return project
+CASE_STUDIES = [
+    name for name, one in studies().items() if one.job in ("kept_predictions", "features")
+]
+OF_TABLES = [name for name, one in studies().items() if one.job == "tables"]
 
 
 @pytest.fixture(scope="module")
@@ -208,14 +75,6 @@ def planned(ended: subprocess.CompletedProcess[str]) -> Counter[str]:
     return Counter({line.split()[0]: int(line.split()[1]) for line in table[1].splitlines()})
 
 
-def told(ended: subprocess.CompletedProcess[str], sentence: str) -> None:
-    """The run failed, said why in one sentence, and showed no Python traceback."""
-    output = ended.stdout + ended.stderr
-    assert ended.returncode != 0
-    assert re.search(sentence, output), output
-    assert "Traceback (most recent call last)" not in output, output
-
-
 # --- a whole run --------------------------------------------------------------------------------
 
 
@@ -230,9 +89,9 @@ def test_every_file_that_a_later_step_reads_carries_a_checksum_of_all_of_it(
         if file.is_file() and file.relative_to(results).parts[0] not in ("logs", "report", "paper")
     }
     without = {"images.cache.jsonl", "reproduction.tsv", "table.csv"}
-    sealed = {file for file in files if file.suffix != ".png" and file.name not in without}
-    assert {file.suffix for file in sealed} >= {".arrow", ".json", ".npz", ".parquet", ".svg"}
-    for file in sealed:
+    checksummed = {file for file in files if file.suffix != ".png" and file.name not in without}
+    assert {file.suffix for file in checksummed} >= {".arrow", ".json", ".npz", ".parquet", ".svg"}
+    for file in checksummed:
         content = bytearray(file.read_bytes())
         verify_checksum(bytes(content))
         content[len(content) // 2] ^= 1
@@ -273,7 +132,7 @@ def test_the_report_is_one_offline_page_that_marks_what_is_synthetic(finished: P
 
 
 def test_every_study_has_a_table_a_sentence_and_a_figure(finished: Project) -> None:
-    for name in [*STUDIES, *CASE_STUDIES]:
+    for name in [*OF_TABLES, *CASE_STUDIES]:
         _, metadata = read_table(finished.results / f"studies/{name}.parquet")
         assert metadata["sentence"].endswith("."), name
         assert (finished.results / f"studies/{name}.svg").read_text("utf-8").startswith("<svg")
@@ -297,11 +156,11 @@ def test_what_is_not_recalibrated_has_the_ece_of_the_runs(finished: Project) -> 
 
 
 def test_a_table_of_ones_own_predictions_is_recalibrated(untouched: Project) -> None:
-    told(
+    refused(
         untouched.run("--", "external_predictions"),
         r"needs a table: --config external_predictions=FILE",
     )
-    told(
+    refused(
         untouched.run("--config", "external_predictions=none.csv", "--", "external_predictions"),
         "external_predictions names the file none.csv, which does not exist",
     )
@@ -340,15 +199,13 @@ def test_the_studies_of_test_cases_say_what_the_runs_say(finished: Project) -> N
         assert set(table["condition"]) == conditions - (
             {"clean"} if name == "shift_detection" else set()
         )
-    # The error of the top label is 1 less the accuracy, which the kept predictions tell.
+    # The error of the top label is 1 less the accuracy, which the kept predictions give.
     manifest = read_manifest(finished.results / "data/tints/manifest.parquet")
     accuracy = []
     for seed in (0, 1):
-        kept = read_predictions(
-            finished.results / f"predictions/means/tints/seed{seed}.parquet", "jpeg-2"
-        )
-        truth = manifest.truth[np.searchsorted(manifest.image_ids, kept.image_ids)]
-        accuracy.append((truth.argmax(1) == kept.probabilities.argmax(1)).mean())
+        file = finished.results / f"predictions/means/tints/seed{seed}.parquet"
+        kept = read_predictions(file, {"jpeg-2": manifest})["jpeg-2"]
+        accuracy.append((kept.truth.argmax(1) == kept.probabilities.argmax(1)).mean())
     error = tables["selective_prediction"].set_index(["encoder", "dataset", "condition"])["error"]
     assert error["means", "tints", "jpeg-2"] == pytest.approx(1 - np.mean(accuracy))
     groups = tables["subgroups"]
@@ -374,13 +231,13 @@ def test_studies_that_are_not_asked_for_leave_no_trace(project: Project) -> None
     project.edit("config", lambda config: config["studies"].pop("operating_points"))
     listed = project.run("-n", "--quiet", "progress", "--summary").stdout
     assert not [name for name in CASE_STUDIES if f"studies/{name}.parquet" in listed]
-    assert "beyond" not in listed
+    assert "studies_of_features" not in listed
 
 
-def test_a_subgroup_column_that_no_data_set_has_is_told(project: Project) -> None:
+def test_a_subgroup_column_that_no_data_set_has_is_reported(project: Project) -> None:
     project.edit("config", lambda c: c["studies"]["subgroups"].update(columns=["sex", "veiw"]))
-    told(project.run("--", "results/studies/subgroups.parquet"), r"'veiw'.*did you mean 'view'")
-    # A column of a data set that the panel lacks is no mistake: it is told, and left out.
+    refused(project.run("--", "results/studies/subgroups.parquet"), r"'veiw'.*did you mean 'view'")
+    # A column of a data set that the panel lacks is no mistake: it is reported, and left out.
     aside = {"title": "Aside", "licence": "CC0-1.0", "task": "multiclass", "classes": ["a", "b"]}
     aside |= {
         "reader": "phantom",
@@ -414,9 +271,10 @@ def test_kept_predictions_give_the_auroc_of_the_runs(finished: Project) -> None:
     assert set(runs["condition"]) == {"clean", "jpeg-1", "jpeg-2", "rician_noise-1"}
     for run in runs.itertuples():
         file = finished.results / f"predictions/{run.encoder}/tints/seed{run.seed}.parquet"
-        kept = read_predictions(file, run.condition)
-        truth = manifest.truth[np.searchsorted(manifest.image_ids, kept.image_ids)]
-        assert macro_auroc(truth, kept.probabilities) == pytest.approx(run.macro_auroc, abs=1e-6)
+        kept = read_predictions(file, {run.condition: manifest})[run.condition]
+        assert macro_auroc(kept.truth, kept.probabilities) == pytest.approx(
+            run.macro_auroc, abs=1e-6
+        )
 
 
 def test_test_cases_are_resampled_about_the_auroc_of_the_table(finished: Project) -> None:
@@ -428,8 +286,8 @@ def test_test_cases_are_resampled_about_the_auroc_of_the_table(finished: Project
     assert clean["macro_auroc"].to_numpy() == pytest.approx(
         axes["macro_auroc"][clean.index].to_numpy(), abs=1e-6
     )
-    foreign = cases[cases["condition"] == "foreign"]
-    assert set(foreign["dataset"]) == {"chest"}
+    external = cases[cases["condition"] == "foreign"]
+    assert set(external["dataset"]) == {"chest"}
     sure = cases[cases["missing"].isna()]
     assert (sure["low"] <= sure["macro_auroc"]).all()
     assert (sure["macro_auroc"] <= sure["high"]).all()
@@ -567,8 +425,15 @@ def test_a_new_encoder_reruns_no_existing_cell(project: Project) -> None:
         **{"features": 2, "shift_features": 1, "probes": 4},
         **{"run": 2 * 2 * (4 + 4), "shift_run": 2 * 2},
         **{"kept_predictions": 2 * 2, "runs_table": 1, "score_tables": 1, "studies_of_tables": 1},
-        **{"recalibrate": 2, "recalibration_studies": 1},
-        **{"beyond": 1, "reproduction": 1, "case_bootstrap": 1, "report": 1, "all": 1},
+        **{"recalibrate": 2, "studies_of_recalibrated_cells": 1},
+        **{
+            "studies_of_kept_predictions": 1,
+            "studies_of_features": 1,
+            "reproduction": 1,
+            "case_bootstrap": 1,
+            "report": 1,
+            "all": 1,
+        },
     }
     encoders = set(re.findall(r"encoder=(\w+)", ended.stdout))
     assert encoders == {"more"}
@@ -583,7 +448,7 @@ def test_a_changed_encoder_reruns_its_own_cells_only(project: Project) -> None:
     assert set(re.findall(r"encoder=(\w+)", ended.stdout)) == {"spread"}
 
 
-def test_a_changed_c_grid_reruns_probes_and_what_hangs_on_them(project: Project) -> None:
+def test_a_changed_c_grid_reruns_probes_and_what_depends_on_them(project: Project) -> None:
     project.edit("config", lambda config: config["probe"].update(c_grid=[0.01, 1.0]))
     jobs = planned(project.run("-n"))
     assert jobs["probes"] == 3 * 2 * 2
@@ -596,7 +461,8 @@ def test_changed_anchors_rerun_the_scores_only(project: Project, home: Path) -> 
     text = (home / "config/scoring.yaml").read_text("utf-8")
     scoring.write_text(text.replace("zero: 0.30", "zero: 0.25"), "utf-8")
     project.edit("config", lambda config: config.update(scoring=str(scoring)))
-    made_from_scores = ("score_tables", "studies_of_tables", "beyond", "reproduction")
+    made_from_scores = ("score_tables", "studies_of_tables", "reproduction")
+    made_from_scores += ("studies_of_kept_predictions", "studies_of_features")
     made_from_scores += ("report", "all")
     assert planned(project.run("-n")) == dict.fromkeys(made_from_scores, 1)
 
@@ -709,9 +575,9 @@ def test_a_frozen_reference_scores_as_before_and_is_never_replaced(
     text = (home / "config/scoring.yaml").read_text("utf-8")
     scoring.write_text(text.replace("zero: 0.30", "zero: 0.25"), "utf-8")
     project.edit("config", lambda config: config.update(scoring=str(scoring)))
-    told(project.run("--", "crs"), r"axes\.calibration\.zero is 0\.25 .* 0\.3 in the frozen")
+    refused(project.run("--", "crs"), r"axes\.calibration\.zero is 0\.25 .* 0\.3 in the frozen")
     project.edit("config", lambda config: config.update(reference=None))
-    told(project.run("--", "freeze_reference"), "is a frozen reference with other content")
+    refused(project.run("--", "freeze_reference"), "is a frozen reference with other content")
     assert frozen.read_bytes() == content
 
 
@@ -721,22 +587,68 @@ def test_a_frozen_reference_scores_as_before_and_is_never_replaced(
 def test_a_misspelt_key_ends_in_one_sentence(untouched: Project, tmp_path: Path) -> None:
     other = untouched.copy(tmp_path / "other")
     other.edit("config", lambda config: config.update(seedz=[1]))
-    told(
+    refused(
         other.run("-n"), r"the config: unknown key 'seedz' in the top level \(did you mean 'seeds'"
     )
+
+
+def test_slips_of_the_command_line_end_in_one_sentence(untouched: Project, tmp_path: Path) -> None:
+    refused(
+        untouched.run("-n", "--", "studyes"), r"No rule has the name 'studyes' \(did you mean 'stud"
+    )
+    refused(
+        untouched.run("-n", "--", "results/data/tint/manifest.parquet"), r"did you mean '.*/tints/"
+    )
+    refused(untouched.run("-n", "--config", "seeds=[0.0]"), r"seeds.0 is 0.0; .*: write 0")
+    assert untouched.run("-n", "--config", "seeds=[0]", "fractions=[50, 100]").returncode == 0
+    twice = untouched.copy(tmp_path / "twice")
+    with (twice.folder / "config.yaml").open("a") as config:
+        config.write("\nseeds: [5]\n")
+    refused(twice.run("-n"), r"the key 'seeds' stands there twice")
+
+
+def test_the_workflow_is_planned_as_a_module_of_another(
+    untouched: Project, home: Path, tmp_path: Path
+) -> None:
+    importer = untouched.copy(tmp_path / "importer")
+    (importer.folder / "Snakefile").write_text(
+        'configfile: "config.yaml"\n'
+        f'module crs:\n    snakefile: "{home}/Snakefile"\n    config: config\n'
+        "use rule * from crs as crs_*\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-m", "snakemake", "-n", "--quiet", "--", "crs_all"],
+        cwd=importer.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_the_audits_print_their_summary(project: Project) -> None:
+    ended = project.run("--", "audits")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    said = ended.stdout + ended.stderr
+    assert re.search(
+        r"^tints: [\d,]+ images in [\d,]+ groups, \d classes; 0 groups on two", said, re.M
+    )
+    assert "to read: results/data/tints/audit.md" in said
+    assert (project.folder / "results/data/tints/audit.md").is_file()
 
 
 def test_an_unknown_encoder_ends_in_one_sentence(untouched: Project, tmp_path: Path) -> None:
     other = untouched.copy(tmp_path / "other")
     other.edit("config", lambda config: config.update(encoders=["mean"]))
-    told(other.run("-n"), r"Unknown encoder 'mean' \(did you mean 'means'\?\)")
+    refused(other.run("-n"), r"Unknown encoder 'mean' \(did you mean 'means'\?\)")
 
 
 def test_a_missing_image_root_ends_in_one_sentence(untouched: Project, tmp_path: Path) -> None:
     other = untouched.copy(tmp_path / "other")
     shutil.rmtree(other.folder / "data")
     manifest = "results/data/tints/manifest.parquet"
-    told(other.run("--", manifest), r"crsbench: The image root data/tints is not a folder")
+    refused(other.run("--", manifest), r"crsbench: The image root data/tints is not a folder")
     assert not (other.folder / manifest).exists()
 
 
@@ -746,7 +658,7 @@ def test_an_unreadable_image_ends_in_one_sentence_before_any_encoder_runs(
     other = untouched.copy(tmp_path / "other")
     (other.folder / "data/tints/5.png").write_bytes(b"\x89PNG\r\n\x1a\nbroken")
     target = "results/features/means/tints/clean.arrow"
-    told(other.run("--", target), "'tints': 1 of 90 images are missing or damaged, the first is")
+    refused(other.run("--", target), "'tints': 1 of 90 images are missing or damaged, the first is")
     assert not list(other.results.glob("features/**/*.arrow"))
     assert not list(other.results.rglob("*.part"))
 
@@ -754,7 +666,7 @@ def test_an_unreadable_image_ends_in_one_sentence_before_any_encoder_runs(
 def test_non_finite_features_end_in_one_sentence(project: Project) -> None:
     project.edit("config", lambda config: config.update(encoders=["broken"]))
     target = "results/features/broken/tints/clean.arrow"
-    told(project.run("--", target), "'broken' gave a non-finite feature for image 't000' under")
+    refused(project.run("--", target), "'broken' gave a non-finite feature for image 't000' under")
     log = project.results / "logs/features/broken/tints.log"
     assert "non-finite feature for image 't000'" in log.read_text("utf-8")
 
@@ -764,7 +676,7 @@ def test_a_failed_encoder_does_not_block_the_score_of_the_others(project: Projec
         (project.results / name).unlink()
     project.edit("config", lambda config: config["encoders"].append("broken"))
     ended = project.run("--", "crs")
-    told(ended, r"3 jobs failed; 0 of 46 steps were made")
+    refused(ended, r"3 jobs failed; 0 of 46 steps were made")
     assert not (project.results / "tables/crs.parquet").exists()
     output = ended.stdout + ended.stderr
     assert "target  results/features/broken/tints/clean.arrow" in output
@@ -779,7 +691,7 @@ def test_a_failed_encoder_does_not_block_the_score_of_the_others(project: Projec
     assert set(crs["encoder"]) == {"means", "spread", "floor"}
     target = "results/features/broken/tints/clean.arrow"
     only_there = f"without={json.dumps({'broken/tints': 'it has no tints'})}"
-    told(
+    refused(
         project.run("-n", "--config", only_there, "--", target),
         "The config leaves 'broken' out on 'tints'",
     )
@@ -791,7 +703,7 @@ def test_a_data_set_without_reader_says_that_it_can_only_be_planned(
     other = untouched.copy(tmp_path / "other")
     other.edit("datasets", lambda registry: [registry["tints"].pop(key) for key in NEEDS_READER])
     target = "results/data/tints/manifest.parquet"
-    told(other.run("--", target), "'tints' can be planned but not run: .* names no reader")
+    refused(other.run("--", target), "'tints' can be planned but not run: .* names no reader")
 
 
 NEEDS_READER = ("reader", "root", "table", "columns")
@@ -804,7 +716,7 @@ def test_a_damaged_probe_is_named_by_the_run_that_reads_it(project: Project) -> 
     os.utime(probe, ns=(stamp, stamp))
     target = "results/runs/means/tints/seed0/clean/frac010.json"
     (project.folder / target).unlink()
-    told(project.run("--", target), r"frac010\.npz is not whole")
+    refused(project.run("--", target), r"frac010\.npz is not whole")
     assert not (project.folder / target).exists()
 
 
@@ -812,4 +724,4 @@ def test_a_pair_that_the_panel_excludes_is_refused(untouched: Project, tmp_path:
     other = untouched.copy(tmp_path / "other")
     other.edit("encoders", lambda r: r["means"].update(without_datasets=["tints"]))
     target = "results/features/means/tints/clean.arrow"
-    told(other.run("-n", "--", target), "The encoder 'means' has no cell on 'tints'")
+    refused(other.run("-n", "--", target), "The encoder 'means' has no cell on 'tints'")

@@ -6,12 +6,13 @@ is softmax(d·x)_k: exactly calibrated with the case's own separation d, and not
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
-from crsbench.evaluation.cases import CalibrationCases, Cell, TestedCases
+from crsbench.evaluation.cases import CellCases, TestedCases
 from crsbench.metrics.statistics import draw_groups
 
 CLASSES = ("a", "b", "c")
@@ -57,7 +58,24 @@ def a_test_set(
     groups = np.array([f"p{i:05d}" for i in range(len(truth))]) if groups is None else groups
     columns = pd.DataFrame(subgroups or {}, index=range(len(truth)))
     weights = draw_groups(groups, key, replicates)
-    return TestedCases(classes, groups, truth, probabilities, columns, weights)
+    cases = some_cases(truth, probabilities, classes, groups=groups)
+    return replace(cases, subgroups=columns, weights=weights)
+
+
+def some_cases(
+    truth: np.ndarray,
+    probabilities: np.ndarray,
+    classes: Sequence[str] = CLASSES,
+    *,
+    groups: np.ndarray | None = None,
+    shared: Sequence[int] | None = None,
+) -> TestedCases:
+    """Cases of `classes`; of a model that has others too these are its columns `shared`."""
+    ids = np.array([f"i{i:05d}" for i in range(len(truth))])
+    task = "multiclass" if (truth.sum(axis=1) == 1).all() else "multilabel"
+    columns = np.arange(len(classes)) if shared is None else np.array(shared)
+    groups = ids if groups is None else groups
+    return TestedCases(task, tuple(classes), columns, ids, groups, truth, probabilities)
 
 
 def cell_of(
@@ -67,12 +85,15 @@ def cell_of(
     task: str = "multiclass",
     classes: tuple[str, ...] = CLASSES,
     targets: tuple[str, ...] = (),
-) -> Cell:
-    sets = [CalibrationCases(truth, p) for truth, p in calibration]
-    return Cell("e", "d", task, classes, sets, tests, frozenset(targets))
+) -> CellCases:
+    sets = [replace(some_cases(*of_seed, classes), task=task) for of_seed in calibration]
+    tests = {name: replace(test, task=task) for name, test in tests.items()}
+    return CellCases("e", "d", task, classes, sets, tests, frozenset(targets))
 
 
-def simulated_panel(number: int, n: int, gap: float, broken: float, replicates: int = 200) -> Cell:
+def simulated_panel(
+    number: int, n: int, gap: float, broken: float, replicates: int = 200
+) -> CellCases:
     """One simulated test set of patients with one or two images, with three subgroup columns.
 
     gap: what the women's separation lacks, with probabilities that know of it; broken: the factor

@@ -10,10 +10,9 @@ import pandas as pd
 
 from crsbench.config.model import Config
 from crsbench.report.material import MadeStudy, Material
-from crsbench.studies import STUDIES, run_study
 from crsbench.studies.base import write_study
 from crsbench.studies.reproduction import load_published, own_figures, scorecard
-from worlds.studies import World
+from worlds.studies import STUDIES, World
 
 
 def synthetic_material(config: Config, folder: Path, world: World | None = None) -> Material:
@@ -26,7 +25,7 @@ def synthetic_material(config: Config, folder: Path, world: World | None = None)
     studies = {}
     for name in STUDIES:
         table, figure = folder / f"{name}.parquet", folder / f"{name}.svg"
-        write_study(table, figure, name, run_study(name, inputs))
+        write_study(table, figure, name, STUDIES[name](inputs))
         studies[name] = MadeStudy.read(table, figure)
     files = [folder / f"{name}.parquet" for name in STUDIES]
     own = own_figures(tables, world.scoring, files, world.floors, synthetic=True)
@@ -68,7 +67,7 @@ def synthetic_bins(runs: pd.DataFrame) -> pd.DataFrame:
 
 def synthetic_audit(name: str, title: str) -> dict[str, Any]:
     return {
-        **{"dataset": name, "title": title, "images": 1000},
+        **{"dataset": name, "title": title, "images": 1000, "notices": []},
         "rows": {"expected": 1000, "found": 1000, "as_expected": True, "left_out": {}},
         "files": {"damaged": {"count": 0}},
         "groups": {"count": 800, "crossing_parts": {"0": 0}},

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from conftest import HOME, snakemake_command
+
+from worlds.workflow import HOME, snakemake_command
 
 ENCODERS = ("image_statistics", "vit_tiny_untrained")
 DATASET = "phantom_skin"

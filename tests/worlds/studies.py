@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,15 +18,17 @@ from crsbench.config.model import Config
 from crsbench.evaluation.runs import RUN_COLUMNS
 from crsbench.score import Scoring, load_scoring
 from crsbench.score.tables import score_tables
-from crsbench.studies.base import Inputs
+from crsbench.studies import studies
+from crsbench.studies.inputs import Inputs
+from worlds.workflow import HOME
 
-SCORING_FILE = Path(__file__).parents[2] / "config" / "scoring.yaml"
+SCORING_FILE = HOME / "config" / "scoring.yaml"
 REPLICATES = 500
 
 
 def synthetic_runs(config: Config) -> pd.DataFrame:
     """SYNTHETIC runs of a configuration's whole grid: each encoder has a level of its own on each
-    data set, loses AUROC with fewer labels, degraded images and abroad, and varies by seed."""
+    data set, loses AUROC with fewer labels, degraded images and on targets, and varies by seed."""
     runs = pd.DataFrame(Grid(config).runs())
     rng = np.random.default_rng(2608)
 
@@ -38,8 +39,10 @@ def synthetic_runs(config: Config) -> pd.DataFrame:
     level = 0.82 + per(["encoder"], 0.04) + per(["encoder", "dataset"], 0.02)
     hunger = 0.035 * np.exp(per(["encoder", "dataset"], 0.4)) * -np.log10(runs["percent"] / 100)
     frailty = 0.05 * np.exp(per(["encoder"], 0.5))
-    abroad = runs["condition"].isin(list(config.targets))
-    severity = runs["condition"].str.extract(r"-(\d)$")[0].astype(float).fillna(0) / 3 + 2 * abroad
+    elsewhere = runs["condition"].isin(list(config.targets))
+    severity = (
+        runs["condition"].str.extract(r"-(\d)$")[0].astype(float).fillna(0) / 3 + 2 * elsewhere
+    )
     noise = per(["dataset", "seed"], 0.003) + per(["encoder", "dataset", "seed", "percent"], 0.004)
     runs["macro_auroc"] = (level - hunger - frailty * severity + noise).clip(0.3, 0.999)
     runs["ece"] = (0.08 + per(["encoder", "dataset"], 0.03) + noise).abs() + 0.03 * severity
@@ -70,7 +73,7 @@ class World:
                 {name: dict(entry.spec) for name, entry in entries.items()}
                 for entries in (config.encoders, config.datasets, config.targets)
             ),
-            config.settings["studies"],
+            {"studies": config.settings["studies"]},
         )
 
     @property
@@ -84,17 +87,9 @@ class World:
 
     def inputs(self) -> Inputs:
         tables = self.tables()
-        return Inputs(
-            tables["runs"],
-            tables["axes"],
-            tables["crs"],
-            self.scoring,
-            None,
-            self.encoders,
-            self.datasets,
-            self.targets,
-            self.settings,
-        )
+        own = Inputs(self.encoders, self.datasets, self.targets, self.settings)
+        parts = {name: tables[name] for name in ("runs", "axes", "crs")}
+        return own.having(**parts, scoring=self.scoring, reference=None)
 
     def only(self, encoders: list[str], datasets: list[str] | None = None) -> World:
         """The same world with fewer encoders and data sets."""
@@ -111,3 +106,7 @@ class World:
         """The same world with some of its encoders called floors."""
         changed = {name: {**self.encoders[name], "group": "floor"} for name in names}
         return replace(self, encoders={**self.encoders, **changed})
+
+
+STUDIES = {name: one for name, one in studies().items() if one.needs == ("tables",)}
+"""The studies that need nothing but the tables."""

@@ -1,18 +1,26 @@
 # LoRA adaptation: a target of its own, `snakemake adaptation`, that `all` does not ask for.
+from dataclasses import asdict
 
-
-localrules:
-    adaptation,
-
+from crsbench.adaptation.settings import Recipe
 
 ADAPTATION = CONFIG.settings.get("adaptation", {"in_report": False, "target_modules": {}})
-ADAPTATION_STUDIES = ["adaptation", "adaptation_axes"]
-if ADAPTATION["in_report"]:
-    STUDY_NAMES += ADAPTATION_STUDIES
 ADAPTER_FILES = [
     f"{LAYOUT.adapter}/adapter_{name}" for name in ("model.safetensors", "config.json")
 ]
-NOT_TRAINED_BY = ["encoders", "datasets", "seeds", "fractions", "conditions", "in_report"]
+RECIPE = Recipe.from_settings(ADAPTATION) if "rank" in ADAPTATION else None
+
+
+def settings_of_adapted(wc):
+    """To embed the images of a training's data set and of its shift targets."""
+    check_cell(wc)
+    datasets = [wc.dataset, *CONFIG.datasets[wc.dataset].shift]
+    return ExtractionSettings.of(CONFIG, [wc.encoder], datasets)
+
+
+def adapted_targets(wc):
+    """The shift targets that an adapted encoder is tested on."""
+    conditions = GRID.adapted_conditions(wc.dataset, int(wc.percent))
+    return [name for name in conditions if name in CONFIG.targets]
 
 
 rule adapt:
@@ -36,15 +44,11 @@ rule adapt:
         mem_mb=needs("adaptation", "mem_mb"),
         runtime=needs("adaptation", "runtime"),
     params:
-        encoder=encoder_spec,
-        recipe={
-            key: value
-            for key, value in ADAPTATION.items()
-            if key not in [*NOT_TRAINED_BY, "target_modules"]
-        },
-        targets=lambda wc: ADAPTATION["target_modules"].get(wc.encoder),
-        image=CONFIG.settings["image"],
-        device=EXTRACTION["device"],
+        made_by=lambda wc: clean_settings(wc).made_by,
+        trained_by=RECIPE and asdict(RECIPE),
+        target_modules=lambda wc: ADAPTATION["target_modules"].get(wc.encoder),
+        recipe=RECIPE,
+        settings=clean_settings,
     script:
         "../scripts/adapt.py"
 
@@ -57,11 +61,7 @@ rule adapted_runs:
         manifest=LAYOUT.manifest,
         test=LAYOUT.test,
         split=LAYOUT.split,
-        targets=lambda wc: [
-            LAYOUT.at(LAYOUT.manifest, dataset=name)
-            for name in GRID.adapted_conditions(wc.dataset, int(wc.percent))
-            if name in CONFIG.targets
-        ],
+        targets=lambda wc: expand(LAYOUT.manifest, dataset=adapted_targets(wc)),
     output:
         LAYOUT.adapted_runs,
     log:
@@ -75,40 +75,9 @@ rule adapted_runs:
         runtime=needs("extraction", "runtime"),
     params:
         conditions=lambda wc: GRID.adapted_conditions(wc.dataset, int(wc.percent)),
-        perturbations={kind: list(levels) for kind, levels in CONFIG.perturbations.items()},
-        image=CONFIG.settings["image"],
-        precision=EXTRACTION["precision"],
-        batch_size=EXTRACTION["batch_size"],
-        excluded_classes=lambda wc: CONFIG.dataset(wc.dataset).excluded_classes,
+        targets=adapted_targets,
+        made_by=lambda wc: settings_of_adapted(wc).made_by,
+        excluded_classes=excluded_classes_of,
+        settings=settings_of_adapted,
     script:
         "../scripts/adapted_runs.py"
-
-
-rule adaptation:
-    input:
-        frozen=[LAYOUT.run_file(run) for run in GRID.adapted_runs()],
-        adapted=sorted(
-            {
-                LAYOUT.at(
-                    LAYOUT.adapted_runs,
-                    encoder=run.encoder,
-                    dataset=run.dataset,
-                    seed=run.seed,
-                    percent=run.percent,
-                )
-                for run in GRID.adapted_runs()
-            }
-        ),
-        scoring=CONFIG.scoring_file,
-    output:
-        tables=expand(LAYOUT.study, study=ADAPTATION_STUDIES),
-        figures=expand(LAYOUT.study_figure, study=ADAPTATION_STUDIES),
-    log:
-        LAYOUT.log("studies", "adaptation"),
-    conda:
-        "../../envs/cpu.yaml"
-    params:
-        **PANEL,
-        recipe=ADAPTATION,
-    script:
-        "../scripts/adaptation.py"

@@ -1,16 +1,10 @@
-# Recalibration: one job a cell, then the studies of all cells; and a user's own model.
+# Recalibration: one job a cell; and a user's own model.
 from crsbench.config.layout import RECALIBRATED_PARTS
 from crsbench.calibration import METHODS
-from crsbench.studies import RECALIBRATION_STUDIES
 
 
 localrules:
-    recalibration_studies,
     external_predictions,
-
-
-if GRID.recalibrated:
-    STUDY_NAMES += RECALIBRATION_STUDIES
 
 
 rule recalibrate:
@@ -36,37 +30,6 @@ rule recalibrate:
         cases=CONFIG.settings.get("recalibration", {}).get("cases", []),
     script:
         "../scripts/recalibrate.py"
-
-
-rule recalibration_studies:
-    input:
-        **{
-            part: [
-                LAYOUT.at(
-                    LAYOUT.recalibrated, encoder=cell.encoder, dataset=cell.dataset, part=part
-                )
-                for cell in GRID.recalibrated
-            ]
-            for part in RECALIBRATED_PARTS
-        },
-    output:
-        tables=expand(LAYOUT.study, study=RECALIBRATION_STUDIES),
-        figures=report(
-            expand(LAYOUT.study_figure, study=RECALIBRATION_STUDIES),
-            caption="../report/study.rst",
-            category="Studies",
-        ),
-        recalibrated=table("recalibrated"),
-        reliability=table("reliability"),
-    log:
-        LAYOUT.log("studies", "recalibration"),
-    conda:
-        "../../envs/cpu.yaml"
-    params:
-        **PANEL,
-        primary=CONFIG.settings.get("recalibration", {}).get("primary", []),
-    script:
-        "../scripts/recalibration_studies.py"
 
 
 rule external_predictions:

@@ -14,6 +14,8 @@ rule stage:
         LAYOUT.log("stage"),
     conda:
         "../../envs/gpu.yaml"
+    params:
+        config=CONFIG,
     script:
         "../scripts/stage.py"
 
@@ -23,6 +25,8 @@ rule doctor:
         LAYOUT.log("doctor"),
     conda:
         "../../envs/gpu.yaml"
+    params:
+        config=CONFIG,
     script:
         "../scripts/doctor.py"
 
@@ -32,6 +36,8 @@ rule conformance:
         LAYOUT.log("conformance"),
     conda:
         "../../envs/gpu.yaml"
+    params:
+        config=CONFIG,
     script:
         "../scripts/conformance.py"
 

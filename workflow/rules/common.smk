@@ -1,29 +1,39 @@
 # Shared by all: the configuration, the grid, the names of the files, the input functions.
 import gc
+import inspect
 import logging
 import os
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
+from snakemake.common import __version__ as snakemake_version
 from snakemake.exceptions import WorkflowError
+from snakemake.utils import update_config
 
-HOME = Path(workflow.basedir)
+# The folder of this file's Snakefile: workflow.basedir is that of a workflow which imports it.
+HOME = Path(workflow.current_basedir.get_path_or_uri(secret_free=False)).parents[1]
 # The library beside this workflow is the one that runs, here and in every job's process.
 sys.path.insert(0, str(HOME / "src"))
 OTHERS = os.environ.get("PYTHONPATH", "")
 os.environ.update(PYTHONPATH=os.pathsep.join(filter(None, [str(HOME / "src"), OTHERS])))
 
 from crsbench.config.load import load_config
+from crsbench.config.planned import keep_planned, load_planned
+from crsbench.config.schema import read_unique_keys, typed
 from crsbench.operations.console import Console, failure_report, is_noise, summary
+from crsbench.config.sources import encoder_inputs, image_root
 from crsbench.data.readers import source_tables
+from crsbench.data.audit_page import notices
 from crsbench.core.errors import UserError, attempt
 from crsbench.features.embeddings import embedding_files
+from crsbench.features.settings import ExtractionSettings, ImageSettings
 from crsbench.core.hashing import sha256_of_file
 from crsbench.config.grid import Grid
 from crsbench.config.layout import Layout
+from crsbench.operations.targets import check_targets
 from crsbench.operations.resources import NEEDS, control_needs
-from crsbench.config.sources import encoder_inputs, image_root
 from crsbench.core.threads import use_one_thread
 from crsbench.weights.files import version
 
@@ -32,8 +42,14 @@ use_one_thread()  # this process works off the runs
 # the time to plan it goes into looking for garbage among them.
 gc.set_threshold(50_000, 20, 100)
 
+# A job in a process of its own has the settings that the main process started with, whatever the
+# files of the config and the registries say by now.
 try:
-    CONFIG = load_config(config, HOME)
+    if workflow.is_main_process:
+        for file in workflow.configfiles:  # Snakemake's own reading keeps the last of equal keys
+            read_unique_keys(file)
+        update_config(config, typed(workflow.config_settings.config))
+    CONFIG = load_config(config, HOME) if workflow.is_main_process else load_planned(HOME)
 except UserError as error:
     raise WorkflowError(error)
 if workflow.is_main_process and CONFIG.lacking_note:
@@ -43,7 +59,6 @@ GRID = Grid(CONFIG)
 LAYOUT = Layout(CONFIG.results)
 CONSOLE = Console()
 PLANNED_WEIGHTS = {}
-STUDY_NAMES = []  # each file of rules adds the studies that it makes
 
 
 def any_of(names):
@@ -65,7 +80,7 @@ def table_digests(wc):
     entry = CONFIG.dataset(wc.dataset)
     if entry.synthetic or "reader" not in entry.spec:
         return []
-    tables = source_tables(entry, image_root(CONFIG, LAYOUT, wc.dataset))
+    tables = source_tables(entry, image_root(CONFIG, wc.dataset))
     return [sha256_of_file(table) for table in tables]
 
 
@@ -101,13 +116,38 @@ def version_of_weights(wc):
     return PLANNED_WEIGHTS[wc.encoder]
 
 
-def encoder_spec(wc):
-    """What decides the encoder's features: a title or a licence does not."""
+# A rule's `params` that are plain values are what Snakemake compares, to run again what other values
+# made. Those that are objects of the library (settings, registry entries, paths) it hands to the
+# script as they are and does not compare: beside them stands what of them decides the result.
+
+
+def check_cell(wc):
     if wc.dataset in CONFIG.encoders[wc.encoder].without_datasets:
         raise WorkflowError(f"The encoder '{wc.encoder}' has no cell on '{wc.dataset}'.")
     if (wc.encoder, wc.dataset) in CONFIG.left_out:
         raise WorkflowError(f"The config leaves '{wc.encoder}' out on '{wc.dataset}' (without).")
-    return CONFIG.encoders[wc.encoder].feature_spec
+
+
+def clean_settings(wc):
+    """To embed a data set's images as they are with one encoder."""
+    check_cell(wc)
+    return ExtractionSettings.of(CONFIG, [wc.encoder], [wc.dataset], degraded=False)
+
+
+def extraction_settings(wc):
+    """To embed the images of a data set, or of its shift target, with one encoder or several."""
+    if "encoder" in wc.keys():
+        check_cell(wc)
+    encoders = [wc.encoder] if "encoder" in wc.keys() else CONFIG.encoders_together
+    images, degraded = wc.get("target", wc.dataset), "target" not in wc.keys()
+    return ExtractionSettings.of(CONFIG, encoders, [images], degraded=degraded)
+
+
+@cache
+def features_made_by(encoder, condition):
+    """What a file of features must have been made by, for who reads it."""
+    degraded = condition not in CONFIG.targets
+    return ExtractionSettings.of(CONFIG, [encoder], [], degraded=degraded).made_by[encoder]
 
 
 def all_runs(_):
@@ -121,6 +161,7 @@ def run_files(run, probe, features, clean=""):
         "manifest": LAYOUT.at(LAYOUT.manifest, dataset=run.dataset),
         "split": LAYOUT.at(LAYOUT.split, dataset=run.dataset, seed=run.seed),
         "target": LAYOUT.at(LAYOUT.manifest, dataset=run.condition) if clean else "",
+        "made_by": features_made_by(run.encoder, run.condition),
     }
 
 
@@ -139,12 +180,27 @@ def follow_jobs():
 
 def report_failures():
     without = CONFIG.settings.get("without", {})
-    told = failure_report(CONSOLE, sys.argv, without, len(workflow.dag))
-    print(f"\n{told}", file=sys.stderr)
+    failures = failure_report(CONSOLE, sys.argv, without, len(workflow.dag))
+    print(f"\n{failures}", file=sys.stderr)
 
 
 def report_products():
     print(f"\n{summary(CONSOLE, CONFIG.results, LAYOUT.report)}", file=sys.stderr)
+    known = notices(expand(LAYOUT.audit, dataset=[*CONFIG.datasets, *CONFIG.targets]))
+    if known:
+        print(f"What the audits found first (snakemake audits):\n{known}", file=sys.stderr)
+
+
+def as_known(name, private, *parameters):
+    """Whether something private of Snakemake has the form that its patch was written for."""
+    if callable(private) and list(inspect.signature(private).parameters) == list(parameters):
+        return True
+    print(
+        f"crsbench: the {name} of Snakemake {snakemake_version} is not the one that is patched "
+        "here; the run goes on without the patch, and slower.",
+        file=sys.stderr,
+    )
+    return False
 
 
 def patch_rate_limiter():
@@ -156,7 +212,11 @@ def patch_rate_limiter():
     submits two jobs at a time whatever the limit.
     """
     limit = workflow.scheduling_settings.max_jobs_per_timespan
-    if limit is not None and (limit.max_jobs, limit.timespan) == (100, 1):  # Snakemake's default
+    default = limit is not None and (limit.max_jobs, limit.timespan) == (100, 1)
+    if workflow.touch or not default:  # to touch files there is no limiter
+        return
+    limiter = getattr(workflow.scheduler, "job_rate_limiter", None)
+    if as_known("rate limiter", limiter and type(limiter), "limit"):
         workflow.scheduler.job_rate_limiter = None
 
 
@@ -166,7 +226,34 @@ def patch_pipe_search():
     """
     from snakemake.jobs import Job
 
-    Job.is_pipe_or_service_input = lambda job, path: False
+    search = getattr(Job, "is_pipe_or_service_input", None)
+    if as_known("search for pipes", search, "self", "path"):
+        Job.is_pipe_or_service_input = lambda job, path: False
+
+
+def patch_missing_targets():
+    """Snakemake 9.27 says of a target that nothing makes neither what was meant nor what there is."""
+    prepare = getattr(workflow, "_prepare_dag", None)
+    known = ["forceall", "ignore_incomplete", "lock_warn_only", "nolock", "shadow_prefix"]
+    if not as_known("preparation of the graph", prepare, *known):
+        return
+
+    def prepare_known_targets(*arguments, **options):
+        rules = list(workflow.rules)
+        named = [rule.name for rule in rules if not rule.has_wildcards()]
+        parts = [*CONFIG.encoders, *CONFIG.datasets, *CONFIG.targets, "clean", *GRID.degraded]
+        parts += [*STUDY_NAMES, *SCORE_TABLES]
+
+        def is_made(path):
+            return os.path.exists(path) or any(rule.is_producer(path) for rule in rules)
+
+        try:
+            check_targets(workflow.dag_settings.targets, named, parts, is_made)
+        except UserError as error:
+            raise WorkflowError(error)
+        prepare(*arguments, **options)
+
+    workflow._prepare_dag = prepare_known_targets
 
 
 def needs(work, what):
@@ -214,3 +301,6 @@ wildcard_constraints:
     condition=any_of(["clean", *GRID.degraded]),
     seed=any_of(map(str, CONFIG.seeds)),
     percent=any_of(f"{percent:03d}" for percent in CONFIG.fractions),
+
+
+patch_missing_targets()

@@ -1,11 +1,24 @@
-# The runs under other classifiers than the logistic probe, and whether they rank encoders as it does.
-from crsbench.evaluation.control_probes import CellFiles
+# The runs under other classifiers than the logistic probe.
+from crsbench.evaluation.runs import CellFiles
 
 CONTROL = CONFIG.control_probes
 
-if CONTROL is not None:
-    STUDY_NAMES.append("control_probes")
 
+def files_of_cell(cell):
+    names = {"encoder": cell.encoder, "dataset": cell.dataset}
+    at, targets = LAYOUT.at, CONFIG.datasets[cell.dataset].shift
+    return CellFiles(
+        at(LAYOUT.manifest, **names),
+        {seed: at(LAYOUT.split, **names, seed=seed) for seed in CONFIG.seeds},
+        {
+            name: at(LAYOUT.features, **names, condition=name)
+            for name in GRID.conditions(cell.dataset)
+        },
+        {name: at(LAYOUT.manifest, dataset=name) for name in targets},
+    )
+
+
+if CONTROL is not None:
     # Starting a process takes seconds; a job takes as many cells as the config says.
     for cells in GRID.batches(CONTROL["cells_per_job"]):
 
@@ -13,7 +26,7 @@ if CONTROL is not None:
             name:
                 f"control_runs_{cells[0].encoder}@{cells[0].dataset}"  # a sign that no name has
             input:
-                [file for cell in cells for file in CellFiles.of(CONFIG, cell).all],
+                [file for cell in cells for file in files_of_cell(cell).all],
             output:
                 [LAYOUT.control_file(cell) for cell in cells],
             log:
@@ -31,25 +44,6 @@ if CONTROL is not None:
                 },
                 control={key: CONTROL[key] for key in CONTROL if key != "cells_per_job"},
                 probe=CONFIG.settings["probe"],
+                files=[files_of_cell(cell) for cell in cells],
             script:
                 "../scripts/control_runs.py"
-
-    rule control_probes:
-        input:
-            control=[LAYOUT.control_file(cell) for cell in GRID.cells],
-            runs=table("runs"),
-            axes=table("axes"),
-            crs=table("crs"),
-            scoring=CONFIG.scoring_file,
-        output:
-            runs=table("control_runs"),
-            study=LAYOUT.at(LAYOUT.study, study="control_probes"),
-            figure=LAYOUT.at(LAYOUT.study_figure, study="control_probes"),
-        log:
-            LAYOUT.log("studies", "control_probes"),
-        conda:
-            "../../envs/cpu.yaml"
-        params:
-            **PANEL,
-        script:
-            "../scripts/control_probes.py"

@@ -37,8 +37,10 @@ rule manifest:
         runtime=needs("manifest", "runtime"),
     params:
         spec=lambda wc: CONFIG.dataset(wc.dataset).manifest_spec,
-        max_pixels=CONFIG.settings["image"]["max_pixels"],
+        image=dict(CONFIG.settings["image"]),
         tables=table_digests,
+        entry=lambda wc: CONFIG.dataset(wc.dataset),
+        root=lambda wc: image_root(CONFIG, wc.dataset),
     script:
         "../scripts/manifest.py"
 
@@ -84,7 +86,8 @@ rule audit:
         splits=lambda wc: expand(LAYOUT.split, seed=seeds_of_dataset(wc), dataset=wc.dataset),
         targets=lambda wc: expand(LAYOUT.manifest, dataset=targets_of_dataset(wc)),
     output:
-        LAYOUT.audit,
+        audit=LAYOUT.audit,
+        page=LAYOUT.audit_page,
     log:
         LAYOUT.log("audit", "{dataset}"),
     conda:
@@ -93,6 +96,7 @@ rule audit:
         spec=lambda wc: dict(CONFIG.dataset(wc.dataset).spec),
         seeds=seeds_of_dataset,
         targets=targets_of_dataset,
+        test_share=CONFIG.settings["splits"]["test"],
     script:
         "../scripts/audit.py"
 
@@ -100,3 +104,9 @@ rule audit:
 rule audits:
     input:
         expand(LAYOUT.audit, dataset=[*CONFIG.datasets, *CONFIG.targets]),
+    params:
+        pages=expand(LAYOUT.audit_page, dataset=[*CONFIG.datasets, *CONFIG.targets]),
+    run:
+        from crsbench.data.audit_page import summaries
+
+        print(summaries(dict(zip(params.pages, input, strict=True))))

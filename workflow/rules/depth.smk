@@ -1,14 +1,8 @@
 # Depth sweep: features at several depths in one forward pass, the same probe on each.
 
 
-localrules:
-    depth_sweep,
-
-
 DEPTH_SWEEP = CONFIG.settings.get("depth_sweep", {"depths": [], "without_norm": []})
 DEPTHS = sorted(DEPTH_SWEEP["depths"])
-if DEPTHS:
-    STUDY_NAMES.append("depth_sweep")
 
 
 rule depth_features:
@@ -27,13 +21,10 @@ rule depth_features:
         mem_mb=needs("extraction", "mem_mb"),
         runtime=needs("extraction", "runtime"),
     params:
-        encoder=encoder_spec,
+        made_by=lambda wc: clean_settings(wc).made_by,
         depths=DEPTHS,
         without_norm=lambda wc: wc.encoder in DEPTH_SWEEP["without_norm"],
-        image=CONFIG.settings["image"],
-        device=EXTRACTION["device"],
-        precision=EXTRACTION["precision"],
-        batch_size=EXTRACTION["batch_size"],
+        settings=clean_settings,
     script:
         "../scripts/depth_features.py"
 
@@ -58,22 +49,3 @@ rule depth_runs:
         settings=CONFIG.settings["probe"],
     script:
         "../scripts/depth_runs.py"
-
-
-rule depth_sweep:
-    input:
-        [
-            LAYOUT.at(LAYOUT.depth_runs, encoder=cell.encoder, dataset=cell.dataset)
-            for cell in GRID.depth_cells
-        ],
-    output:
-        table=LAYOUT.at(LAYOUT.study, study="depth_sweep"),
-        figure=LAYOUT.at(LAYOUT.study_figure, study="depth_sweep"),
-    log:
-        LAYOUT.log("studies", "depth_sweep"),
-    conda:
-        "../../envs/cpu.yaml"
-    params:
-        **PANEL,
-    script:
-        "../scripts/depth_sweep.py"

@@ -5,7 +5,6 @@
 EXTRACTION = CONFIG.settings["extraction"]
 TOGETHER = CONFIG.encoders_together
 ALONE = [name for name in CONFIG.encoders if name not in TOGETHER]
-SPECS_TOGETHER = {name: CONFIG.encoders[name].feature_spec for name in TOGETHER}
 
 
 localrules:
@@ -46,12 +45,8 @@ rule features:
         mem_mb=needs("extraction", "mem_mb"),
         runtime=needs("extraction", "runtime"),
     params:
-        encoder=encoder_spec,
-        image=CONFIG.settings["image"],
-        perturbations={kind: list(levels) for kind, levels in CONFIG.perturbations.items()},
-        device=EXTRACTION["device"],
-        precision=EXTRACTION["precision"],
-        batch_size=EXTRACTION["batch_size"],
+        made_by=lambda wc: extraction_settings(wc).made_by,
+        settings=extraction_settings,
     script:
         "../scripts/features.py"
 
@@ -74,11 +69,8 @@ rule shift_features:
         mem_mb=needs("extraction", "mem_mb"),
         runtime=needs("extraction", "runtime"),
     params:
-        encoder=encoder_spec,
-        image=CONFIG.settings["image"],
-        device=EXTRACTION["device"],
-        precision=EXTRACTION["precision"],
-        batch_size=EXTRACTION["batch_size"],
+        made_by=lambda wc: extraction_settings(wc).made_by,
+        settings=extraction_settings,
     script:
         "../scripts/features.py"
 
@@ -99,8 +91,6 @@ if TOGETHER:
             ),
         log:
             LAYOUT.log("features", "together/{dataset}"),
-        params:
-            encoder=SPECS_TOGETHER,
 
     use rule shift_features as shift_features_together with:
         input:
@@ -114,5 +104,3 @@ if TOGETHER:
             ),
         log:
             LAYOUT.log("features", "together/{dataset}-{target}"),
-        params:
-            encoder=SPECS_TOGETHER,

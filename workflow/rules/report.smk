@@ -2,12 +2,11 @@
 
 from crsbench.config.grid import Run
 
-REPORT_TABLES = ["runs", "confidence_bins", *SCORE_TABLES, "reproduction"]
+REPORT_TABLES = ["runs", "confidence_bins", *SCORE_TABLES, *JOINT_TABLES, "reproduction"]
 REPORT_TABLES += ["reliability"] if GRID.recalibrated else []
 
 
 localrules:
-    studies,
     reproduction,
     report,
     figures,
@@ -17,11 +16,6 @@ PAPER_FILES = [
     *expand("{name}.{kind}", name=["profiles", "ranks", "rank_probability"], kind=["svg", "pdf"]),
     *("leaderboard.md", "leaderboard.tex"),
 ]
-
-
-rule studies:
-    input:
-        expand(LAYOUT.study, study=STUDY_NAMES),
 
 
 rule reproduction:
@@ -52,9 +46,9 @@ WEIGHED_RUNS = {
     cell.encoder: LAYOUT.run_file(Run(cell.encoder, cell.dataset, CONFIG.seeds[0], "clean", 100))
     for cell in GRID.cells
 }
-# Where data, weights and registries lie is not part of a result, nor of what is told of it.
+# Where data, weights and registries lie is not part of a result, nor of what the report says of it.
 PLACES = ["results", "data_root", "weights_root", "encoder_registry", "dataset_registry", "scoring"]
-TOLD_SETTINGS = {key: value for key, value in CONFIG.settings.items() if key not in PLACES}
+SHOWN_SETTINGS = {key: value for key, value in CONFIG.settings.items() if key not in PLACES}
 # Whose images the report may show: those that a program drew, and those that the config names.
 SHOWN_DATASETS = [
     name
@@ -83,7 +77,10 @@ rule report:
         study_names=STUDY_NAMES,
         encoder_names=list(WEIGHED_RUNS),
         shown_datasets=SHOWN_DATASETS,
-        settings=TOLD_SETTINGS,
+        settings=SHOWN_SETTINGS,
+        left_out=dict(CONFIG.left_out),
+        images=ImageSettings.of(CONFIG, SHOWN_DATASETS),
+        home=HOME,
     script:
         "../scripts/report.py"
 

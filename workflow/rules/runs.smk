@@ -30,7 +30,7 @@ rule probes:
 
         files = input.features, input.manifest, input.split, params.fractions
         work = "crsbench.evaluation.runs:fit_probes_of", *files, list(output), params.settings
-        attempt(log[0], in_worker, *work)
+        attempt(log[0], in_worker, *work, features_made_by(wildcards.encoder, "clean"))
 
 
 # Runs take no core of their own: the main process works them off in its threads, hundreds at each

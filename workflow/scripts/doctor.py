@@ -1,12 +1,8 @@
-from pathlib import Path
-
-from crsbench.config.load import load_config
 from crsbench.core.errors import UserError, user_error_boundary
 from crsbench.operations.doctor import examine, formatted, missing
 
 with user_error_boundary(snakemake.log[0]):
-    config = load_config(snakemake.config, Path(snakemake.scriptdir).resolve().parents[1])
-    report = examine(config)
+    report = examine(snakemake.params.config)
     print(f"\n{formatted(report)}\n", flush=True)
     absent = ", ".join(missing(report))
     if absent:

@@ -1,19 +1,14 @@
-from pathlib import Path
-
-from crsbench.config.layout import Layout
-from crsbench.config.load import load_config
-from crsbench.config.sources import image_root
 from crsbench.core.errors import user_error_boundary
 from crsbench.data.manifest import write_manifest
 
 with user_error_boundary(snakemake.log[0]):
-    config = load_config(snakemake.config, Path(snakemake.scriptdir).resolve().parents[1])
-    dataset = snakemake.wildcards.dataset
+    files, params = snakemake.output, snakemake.params
     write_manifest(
-        snakemake.output.manifest,
-        snakemake.output.images,
-        config.dataset(dataset),
-        image_root(config, Layout(config.results), dataset),
-        max_pixels=snakemake.params.max_pixels,
+        files.manifest,
+        files.images,
+        params.entry,
+        params.root,
+        max_pixels=params.image["max_pixels"],
+        short_side=params.image["short_side"],
         workers=snakemake.threads,
     )

@@ -1,7 +1,3 @@
-from pathlib import Path
-
-from crsbench.config.layout import Layout
-from crsbench.config.load import load_config
 from crsbench.core.errors import user_error_boundary
 from crsbench.core.files import read_json
 from crsbench.report import gallery, provenance, read_material, write_report
@@ -9,9 +5,8 @@ from crsbench.score import load_scoring
 
 with user_error_boundary(snakemake.log[0]):
     files, params = snakemake.input, snakemake.params
-    home = Path(snakemake.scriptdir).resolve().parents[1]
-    config = load_config(snakemake.config, home)
     runs = dict(zip(params.encoder_names, files.encoder_runs, strict=True))
+    titles = {name: entry["title"] for name, entry in params.datasets.items()}
     shown = dict(zip(params.shown_datasets, files.shown, strict=True))
     material = read_material(
         files,
@@ -21,8 +16,8 @@ with user_error_boundary(snakemake.log[0]):
         targets=params.targets,
         scoring=load_scoring(files.scoring),
         audits=[read_json(file) for file in files.audits],
-        left_out=config.left_out,
-        gallery=gallery(config, Layout(config.results), shown),
-        provenance=provenance(home, params.settings, runs),
+        left_out=params.left_out,
+        gallery=gallery(params.images, shown, titles),
+        provenance=provenance(params.home, params.settings, runs),
     )
     write_report(snakemake.output[0], material)

@@ -1,12 +1,17 @@
 from crsbench.config.overlap import Overlaps
 from crsbench.core.errors import user_error_boundary
-from crsbench.studies import run_study
-from crsbench.studies.base import Inputs, write_study
+from crsbench.core.files import write_table
+from crsbench.core.threads import use_one_thread
+from crsbench.studies import studies
+from crsbench.studies.base import write_study
+from crsbench.studies.inputs import Inputs
 
 with user_error_boundary(snakemake.log[0]):
-    files, params = snakemake.input, snakemake.params
-    inputs = Inputs.read(files, params)
+    use_one_thread()
+    output, params, known = snakemake.output, snakemake.params, studies()
+    inputs = Inputs.of_job(snakemake.input, params)
+    for name, file in zip(params.tables, output.tables, strict=True):
+        write_table(file, getattr(inputs, name))
     overlaps = Overlaps.of_panel(params)
-    outputs = zip(params.studies, snakemake.output.tables, snakemake.output.figures, strict=True)
-    for name, table, figure in outputs:
-        write_study(table, figure, name, run_study(name, inputs), overlaps)
+    for name, file, figure in zip(params.studies, output.studies, output.figures, strict=True):
+        write_study(file, figure, name, known[name](inputs), overlaps)

@@ -18,7 +18,6 @@ from crsbench.adaptation import lora
 from crsbench.adaptation.settings import Recipe
 from crsbench.adaptation.training import Adapted, Labelled, Progress, train
 from crsbench.config.grid import Run
-from crsbench.config.model import Config
 from crsbench.core.errors import UserError
 from crsbench.core.files import read_json, write_json, write_table
 from crsbench.core.hashing import sha256_number, sha256_of_file
@@ -33,8 +32,8 @@ from crsbench.evaluation.runs import (
     on_raw_features,
     standardisation,
 )
-from crsbench.features.extraction import ImageViews
-from crsbench.features.jobs import extract_views, job_device
+from crsbench.features.jobs import extract_views, job_device, views_of
+from crsbench.features.settings import ExtractionSettings, ImageSettings
 from crsbench.features.store import read_features
 from crsbench.probes import FittedProbe
 from crsbench.weights.tensors import sha256_of_tensors
@@ -73,31 +72,35 @@ class TrainingFiles:
 
 
 def adapt(
-    config: Config, training: Training, files: TrainingFiles, image_root: Path, workers: int
+    settings: ExtractionSettings,
+    recipe: Recipe,
+    target_modules: str | None,
+    training: Training,
+    files: TrainingFiles,
+    workers: int,
 ) -> None:
     """Train, and write the adapter (in peft's format), the head (a probe file) and the history.
 
+    settings: of the training's encoder; target_modules: as `lora.add_lora` takes it.
     The state after each epoch lies beside the history until all is written: a job that was killed
     goes on with the epoch that it was in, and on a CPU writes the same bytes. Raises UserError
     naming encoder, data set, seed and fraction where there is nothing to train on or with.
     """
-    section = config.settings["adaptation"]
-    recipe = Recipe.from_settings(section)
-    entry = config.encoders[training.encoder]
+    (entry,) = settings.encoders
     parts = training.encoder, training.dataset, training.seed, training.percent
-    with job_device(config) as device:
-        encoder = load_encoder(entry, config.home, config.weights_root, torch.device("cpu"))
+    with job_device(settings.device) as device:
+        encoder = load_encoder(entry, settings.home, settings.weights_root, torch.device("cpu"))
         added = lora.add_lora(
             encoder.encode,
             encoder.name,
             rank=recipe.rank,
             alpha=recipe.alpha,
-            targets=section["target_modules"].get(training.encoder),
+            targets=target_modules,
             seed=sha256_number("lora", *parts),
         )
         if recipe.checkpoint_activations:
             lora.checkpoint_activations(encoder.encode, encoder.name)
-        labelled, mean, scale = _labelled(config, training, files, image_root, encoder, recipe)
+        labelled, mean, scale = _labelled(settings.images, training, files, encoder, recipe)
         model = Adapted(encoder, mean, scale, len(labelled.classes)).to(device)
         before = lora.frozen_digest(model.encode)
         checkpoint = files.log.with_name("checkpoint.safetensors")
@@ -116,10 +119,9 @@ def adapt(
 
 
 def _labelled(
-    config: Config,
+    settings: ImageSettings,
     training: Training,
     files: TrainingFiles,
-    image_root: Path,
     encoder: LoadedEncoder,
     recipe: Recipe,
 ) -> tuple[Labelled, np.ndarray, np.ndarray]:
@@ -134,15 +136,7 @@ def _labelled(
         str(training),
         manifest.task,
         manifest.classes,
-        ImageViews(
-            files=[image_root / manifest.paths[row] for row in rows],
-            image_ids=[str(manifest.image_ids[row]) for row in rows],
-            conditions=[(CLEAN,)] * len(rows),
-            geometries=[encoder.preprocessing.geometry],
-            levels={},
-            short_side=config.settings["image"]["short_side"],
-            max_pixels=config.settings["image"]["max_pixels"],
-        ),
+        views_of(settings, manifest, rows, [encoder], [(CLEAN,)] * len(rows)),
         manifest.truth[rows],
         np.flatnonzero(~held_out[rows]),
         np.flatnonzero(held_out[rows]),
@@ -235,8 +229,7 @@ def _log(
 class EvaluationFiles:
     """What the test of a training reads.
 
-    adapter: its folder; log: its history; targets: by shift target its manifest and the folder of
-    its images.
+    adapter: its folder; log: its history; targets: by shift target its manifest.
     """
 
     manifest: Path
@@ -245,7 +238,7 @@ class EvaluationFiles:
     adapter: Path
     head: Path
     log: Path
-    targets: Mapping[str, tuple[Path, Path]]
+    targets: Mapping[str, Path]
 
 
 def _check_adapter(files: EvaluationFiles) -> None:
@@ -257,28 +250,28 @@ def _check_adapter(files: EvaluationFiles) -> None:
 
 
 def evaluate_adapted(
-    config: Config,
+    settings: ExtractionSettings,
     training: Training,
     files: EvaluationFiles,
-    image_root: Path,
     conditions: Sequence[str],
+    excluded_classes: Sequence[str],
     output: Path,
     workers: int,
 ) -> None:
     """Predict the test set under each condition with the adapter merged, and write the runs' table.
 
-    conditions: clean first. The features are made and dropped; the metrics are those of any run.
+    settings: of the training's encoder; conditions: clean first. The features are made and dropped;
+    the metrics are those of any run.
     """
     _check_adapter(files)
     targets = {name: files.targets[name] for name in conditions if name in files.targets}
     own = [name for name in conditions if name not in targets]
     with (
         TemporaryDirectory(dir=output.parent, prefix=".features-") as scratch,
-        job_device(config) as device,
+        job_device(settings.device) as device,
     ):
-        encoder = load_encoder(
-            config.encoders[training.encoder], config.home, config.weights_root, device
-        )
+        (entry,) = settings.encoders
+        encoder = load_encoder(entry, settings.home, settings.weights_root, device)
         merged = lora.load_merged(encoder.encode, encoder.name, files.adapter)
         digest = sha256_of_tensors(merged.state_dict())
         adapted = replace(encoder, encode=merged, weights_sha256=digest, base_model=None)
@@ -287,18 +280,18 @@ def evaluate_adapted(
         seen = [tuple(own) if tested else () for tested in is_test]
         how = {"device": device, "workers": workers}
         made = {encoder.name: {name: features[name] for name in own}}
-        extract_views(config, [adapted], image_root, files.manifest, seen, made, **how)
-        for name, (manifest, root) in targets.items():
+        extract_views(settings, [adapted], files.manifest, seen, made, **how)
+        for name, manifest in targets.items():
             everyone = [(CLEAN,)] * len(read_manifest(manifest).image_ids)
             made = {encoder.name: {CLEAN: features[name]}}
-            extract_views(config, [adapted], root, manifest, everyone, made, **how)
+            extract_views(settings, [adapted], manifest, everyone, made, **how)
         results = []
         for name in conditions:
             run = Run(training.encoder, training.dataset, training.seed, name, training.percent)
-            beside = (str(targets[name][0]), str(results[0])) if name in targets else ()
+            beside = (str(targets[name]), str(results[0])) if name in targets else ()
             read = RunFiles(
                 str(files.head), str(features[name]), str(files.manifest), str(files.split), *beside
             )
             results.append(Path(scratch) / f"{name}.json")
-            evaluate_run(run, read, results[-1], config.dataset(training.dataset).excluded_classes)
+            evaluate_run(run, read, results[-1], excluded_classes)
         write_table(output, collect_runs(results))

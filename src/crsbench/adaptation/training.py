@@ -39,7 +39,7 @@ class Labelled:
     """The n images of a training: views, labels, and who fits and who chooses the epoch.
 
     name: encoder, data set, seed and fraction, for messages; images: their clean views; truth:
-    (n, K) int8, -1 unknown; fit, validation: rows; order_key: what the order of the images hangs
+    (n, K) int8, -1 unknown; fit, validation: rows; order_key: what the order of the images depends
     on, the same for every encoder.
     """
 

@@ -413,7 +413,7 @@ def load_calibrator(path: Path | str) -> Calibrator:
 
 # --- helpers -------------------------------------------------------------------------------------
 
-_ROUGHLY = 1e-2  # tolerance of fits that only a choice hangs on
+_ROUGHLY = 1e-2  # tolerance of fits that only a choice depends on
 _TIE = 1e-6  # out-of-fold losses closer than this share are one
 
 

@@ -8,59 +8,33 @@ the first k cases of the calibration set, and on k cases of a shift target.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from crsbench.calibration import METHODS
+from crsbench.calibration import CHOSEN, METHODS, NONE, SOURCE
 from crsbench.calibration.calibrators import Calibrator
-from crsbench.calibration.selection import NONE, brier_by_method, fit_all, least, out_of_fold
+from crsbench.calibration.selection import brier_by_method, fit_all, least, out_of_fold
 from crsbench.config.layout import RECALIBRATED_PARTS
 from crsbench.core.hashing import sha256_number
 from crsbench.core.names import CLEAN
-from crsbench.data.manifest import Manifest, read_manifest
+from crsbench.data.manifest import read_manifest
 from crsbench.data.splits import CALIBRATION, TEST
-from crsbench.evaluation.runs import Predicted, RunFiles, predict_run
-from crsbench.metrics.arrays import Task
+from crsbench.evaluation.cases import TestedCases
+from crsbench.evaluation.runs import CellFiles, predict_run
 from crsbench.metrics.calibration_error import N_BINS
-from crsbench.metrics.run_metrics import RunMetrics, renormalised, run_metrics
+from crsbench.metrics.run_metrics import RunMetrics
 
-CHOSEN = "chosen"
-"""In place of a method's name: for each seed the one that cross-validation chose."""
-
-SOURCE = "source"
-"""On a shift target: the method chosen, and fitted, on the source's calibration set."""
-
-MEASURES = ["n_test", "ece", "ece_if_calibrated", "brier", "log_loss", "macro_auroc"]
+METRIC_COLUMNS = ["n_test", "ece", "ece_if_calibrated", "brier", "log_loss", "macro_auroc"]
 RECALIBRATED_COLUMNS = [
-    "seed", "condition", "method", "chosen", "cv_brier", "n_calibration", *MEASURES,
+    "seed", "condition", "method", "chosen", "cv_brier", "n_calibration", *METRIC_COLUMNS,
 ]  # fmt: skip
 RELIABILITY_COLUMNS = [
     "condition", "method", "label", "bin", "low", "high", "count", "mean_confidence", "accuracy",
 ]  # fmt: skip
-CASES_COLUMNS = ["target", "seed", "method", "cases", *MEASURES]
-
-
-@dataclass(frozen=True)
-class CellFiles:
-    """What a cell's recalibration reads: names by seed, condition and shift target."""
-
-    manifest: str
-    probes: Mapping[int, str]
-    splits: Mapping[int, str]
-    features: Mapping[str, str]
-    targets: Mapping[str, str] = field(default_factory=dict)
-
-    def run(self, seed: int, condition: str) -> RunFiles:
-        return RunFiles(
-            self.probes[seed],
-            self.features[condition],
-            self.manifest,
-            self.splits[seed],
-            self.targets.get(condition, ""),
-        )
+CASES_COLUMNS = ["target", "seed", "method", "cases", *METRIC_COLUMNS]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,78 +84,21 @@ def recalibrate_cell(files: CellFiles, sizes: Sequence[int]) -> RecalibratedCell
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Cases:
-    """Labelled cases: truth (n, S) of the S judged classes, probabilities (n, K) of all, groups.
+def _fit(cases: TestedCases) -> dict[str, Calibrator]:
+    return fit_all(cases.task, cases.given, cases.truth, cases.groups)
 
-    shared: (S,) columns of the judged classes, classes: their names.
-    """
 
-    task: Task
-    classes: tuple[str, ...]
-    truth: np.ndarray
-    shared: np.ndarray
-    probabilities: np.ndarray
-    groups: np.ndarray
+def _cross_validated(cases: TestedCases) -> dict[str, float]:
+    """Brier score by method out of fold; ``none`` among them."""
+    versions = out_of_fold(cases.task, cases.given, cases.truth, cases.groups)
+    return brier_by_method(cases.task, versions, cases.truth)
 
-    @classmethod
-    def of(cls, source: Manifest, tested: Manifest, predicted: Predicted) -> _Cases:
-        rows = np.searchsorted(tested.image_ids, predicted.image_ids)
-        return cls(
-            source.task,
-            tuple(source.classes[k] for k in predicted.shared),
-            predicted.truth.astype(np.int64),
-            predicted.shared,
-            predicted.probabilities,
-            tested.groups[rows],
-        )
 
-    def __len__(self) -> int:
-        return len(self.truth)
-
-    def take(self, rows: np.ndarray) -> _Cases:
-        return replace(
-            self,
-            truth=self.truth[rows],
-            probabilities=self.probabilities[rows],
-            groups=self.groups[rows],
-        )
-
-    def judged(self, probabilities: np.ndarray) -> np.ndarray:
-        """Probabilities (n, S) of the judged classes, given that one of them is true."""
-        judged = probabilities[:, self.shared]
-        if self.task == "multiclass" and judged.shape[1] < probabilities.shape[1]:
-            return renormalised(judged)
-        return judged
-
-    def without_others(self) -> _Cases:
-        """The same cases as if there were no classes but the judged ones."""
-        probabilities = self.judged(self.probabilities)
-        return replace(self, probabilities=probabilities, shared=np.arange(probabilities.shape[1]))
-
-    def metrics(
-        self, probabilities: np.ndarray | None = None, scores: np.ndarray | None = None
-    ) -> RunMetrics:
-        """Of probabilities (n, K), by default its own; scores (n, K) are ranked in their place."""
-        if probabilities is None:
-            probabilities = self.probabilities
-        ranked = (probabilities if scores is None else scores)[:, self.shared]
-        judged = self.judged(probabilities)
-        return run_metrics(self.task, self.truth, judged, self.classes, scores=ranked)
-
-    def recalibrated(self, calibrator: Calibrator) -> RunMetrics:
-        # A label's temperature keeps its ranking, which no rounding near 0 or 1 should touch.
-        keeps = calibrator.name == "temperature" and self.task == "multilabel"
-        scores = self.probabilities if keeps else None
-        return self.metrics(calibrator.recalibrate(self.probabilities), scores)
-
-    def fit(self) -> dict[str, Calibrator]:
-        return fit_all(self.task, self.probabilities, self.truth, self.groups)
-
-    def cross_validated(self) -> dict[str, float]:
-        """Brier score by method out of fold; ``none`` among them."""
-        versions = out_of_fold(self.task, self.probabilities, self.truth, self.groups)
-        return brier_by_method(self.task, versions, self.truth)
+def _recalibrated(cases: TestedCases, calibrator: Calibrator) -> RunMetrics:
+    # A label's temperature keeps its ranking, which no rounding near 0 or 1 should touch.
+    keeps = calibrator.name == "temperature" and cases.task == "multilabel"
+    made = calibrator.recalibrate(cases.given)
+    return replace(cases, given=made, scores=cases.given if keeps else None).metrics()
 
 
 def _best(cross_validated: Mapping[str, float]) -> str:
@@ -194,22 +111,19 @@ class _Seed:
 
     def __init__(self, files: CellFiles, seed: int) -> None:
         self._files, self.seed = files, seed
-        self._manifest = read_manifest(files.manifest)
+        self._dataset = read_manifest(files.manifest).dataset
         self._calibration = self._cases(CLEAN, CALIBRATION)
-        self._calibrators = self._calibration.fit()
-        self._cross_validated = self._calibration.cross_validated()
+        self._calibrators = _fit(self._calibration)
+        self._cross_validated = _cross_validated(self._calibration)
         self.chosen = _best(self._cross_validated)
 
-    def _cases(self, condition: str, part: str = TEST) -> _Cases:
-        predicted = predict_run(self._files.run(self.seed, condition), part)
-        target = self._files.targets.get(condition)
-        tested = self._manifest if target is None else read_manifest(target)
-        return _Cases.of(self._manifest, tested, predicted)
+    def _cases(self, condition: str, part: str = TEST) -> TestedCases:
+        return predict_run(self._files.run(self.seed, condition), part)
 
     def versions(self, condition: str) -> dict[str, RunMetrics]:
         """The test set of a condition by method, as it is and recalibrated."""
         cases = self._cases(condition)
-        found = {name: cases.recalibrated(of) for name, of in self._calibrators.items()}
+        found = {name: _recalibrated(cases, of) for name, of in self._calibrators.items()}
         return {NONE: cases.metrics(), **found}
 
     def record(self, condition: str, method: str, metrics: RunMetrics) -> dict[str, Any]:
@@ -225,7 +139,7 @@ class _Seed:
 
     def cases_of_source(self, sizes: Sequence[int]) -> list[dict[str, Any]]:
         """Calibrators of the first k cases of the calibration set, on the clean test set."""
-        name, whole, tested = self._manifest.dataset, self._calibration, self._cases(CLEAN)
+        name, whole, tested = self._dataset, self._calibration, self._cases(CLEAN)
         order = _order(whole.groups, f"cases of {name}")
         found = [self._point(name, NONE, 0, tested.metrics())]
         for size in _fitting(sizes, len(whole) - 1):
@@ -234,26 +148,28 @@ class _Seed:
 
     def cases_of_target(self, target: str, sizes: Sequence[int]) -> list[dict[str, Any]]:
         """Calibrators of k cases of a shift target, on the other half of its groups."""
-        abroad = self._cases(target)
-        order = _order(abroad.groups, f"cases of {target}")
-        groups = list(dict.fromkeys(abroad.groups[order].tolist()))
-        pooled = np.isin(abroad.groups, groups[: len(groups) // 2])
-        pool, tested = order[pooled[order]], abroad.take(np.flatnonzero(~pooled))
-        of_source = tested.recalibrated(self._calibrators[self.chosen])
+        elsewhere = self._cases(target)
+        order = _order(elsewhere.groups, f"cases of {target}")
+        groups = list(dict.fromkeys(elsewhere.groups[order].tolist()))
+        pooled = np.isin(elsewhere.groups, groups[: len(groups) // 2])
+        pool, tested = order[pooled[order]], elsewhere.take(np.flatnonzero(~pooled))
+        of_source = _recalibrated(tested, self._calibrators[self.chosen])
         found = [
             self._point(target, NONE, 0, tested.metrics()),
             self._point(target, SOURCE, 0, of_source),
         ]
-        tested = tested.without_others()
+        tested = tested.of_judged_classes()
         whole = [len(pool)] if 0 < len(pool) < max(sizes, default=0) else []
         for size in sorted({*_fitting(sizes, len(pool)), *whole}):
-            labelled = abroad.take(np.sort(pool[:size])).without_others()
+            labelled = elsewhere.take(np.sort(pool[:size])).of_judged_classes()
             found += self._fitted_on(target, labelled, tested)
         return found
 
-    def _fitted_on(self, target: str, labelled: _Cases, tested: _Cases) -> list[dict[str, Any]]:
-        chosen = _best(labelled.cross_validated())
-        return self._points(target, labelled.fit(), chosen, len(labelled), tested)
+    def _fitted_on(
+        self, target: str, labelled: TestedCases, tested: TestedCases
+    ) -> list[dict[str, Any]]:
+        chosen = _best(_cross_validated(labelled))
+        return self._points(target, _fit(labelled), chosen, len(labelled), tested)
 
     def _points(
         self,
@@ -261,9 +177,9 @@ class _Seed:
         calibrators: Mapping[str, Calibrator],
         chosen: str,
         size: int,
-        tested: _Cases,
+        tested: TestedCases,
     ) -> list[dict[str, Any]]:
-        metrics = {name: tested.recalibrated(of) for name, of in calibrators.items()}
+        metrics = {name: _recalibrated(tested, of) for name, of in calibrators.items()}
         metrics[CHOSEN] = metrics[chosen]
         return [self._point(target, name, size, of) for name, of in metrics.items()]
 
@@ -297,7 +213,7 @@ class _BinSums:
 
 
 def _measures(metrics: RunMetrics) -> dict[str, float | None]:
-    return {name: getattr(metrics, name) for name in MEASURES}
+    return {name: getattr(metrics, name) for name in METRIC_COLUMNS}
 
 
 def _fitting(sizes: Sequence[int], available: int) -> list[int]:

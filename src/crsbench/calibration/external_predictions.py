@@ -6,7 +6,7 @@ See docs/calibration.md for the table and for what comes out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,17 +14,19 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy.optimize import brentq
 
+from crsbench.calibration import NONE
 from crsbench.calibration.calibrators import Calibrator
-from crsbench.calibration.selection import NONE, brier_by_method, fit_all, least, out_of_fold
+from crsbench.calibration.selection import brier_by_method, fit_all, least, out_of_fold
 from crsbench.core.errors import UserError
 from crsbench.core.files import atomic_write, write_table
+from crsbench.core.names import number
 from crsbench.core.plotting import COLOURS, house_style, svg_text
+from crsbench.evaluation.cases import TestedCases
 from crsbench.evaluation.predictions import PROBABILITY
 from crsbench.metrics.arrays import ROW_SUM_TOLERANCE, UNKNOWN, Task
 from crsbench.metrics.calibration_error import equal_width_bin, top_label
-from crsbench.metrics.run_metrics import RunMetrics, run_metrics
+from crsbench.metrics.run_metrics import RunMetrics
 from crsbench.metrics.statistics import Interval, group_bootstrap
-from crsbench.studies.base import number
 
 LABEL, TRUTH, GROUP, PART = "label", "y_", "group", "part"
 CALIBRATION, TEST = "calibration", "test"
@@ -34,24 +36,6 @@ COLUMNS = [
     "method", "recommended", "judged_on", "n_cases", "ece", "ece_low", "ece_high",
     "ece_if_calibrated", "brier", "log_loss", "macro_auroc", "auroc_change", "cv_brier",
 ]  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class ExternalPredictions:
-    """n cases and what a model says of them.
-
-    frame: the table as read; probabilities: (n, K) float64; truth: (n, K) of 0, 1 and, for a
-    multi-label task, −1 (unknown); groups: (n,) str; tested: mask (n,) of the cases to judge on, or
-    None if every case is to be both learnt from and judged, by cross-validation.
-    """
-
-    frame: pd.DataFrame
-    task: Task
-    classes: tuple[str, ...]
-    probabilities: np.ndarray
-    truth: np.ndarray
-    groups: np.ndarray
-    tested: np.ndarray | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,21 +54,21 @@ class ExternalRecalibration:
 
 def recalibrate_external(table_file: Path | str, folder: Path) -> None:
     """Read a table and write all that docs/calibration.md lists into a folder."""
-    predictions = read_external_table(table_file)
+    cases, frame = read_external_table(table_file)
     try:
-        made = recalibrate(predictions)
+        made = recalibrate(cases, (frame[PART] == TEST).to_numpy() if PART in frame else None)
     except ValueError as error:
         raise UserError(f"{table_file} can't be recalibrated from: {error}.") from error
-    columns = [f"{PROBABILITY}{name}" for name in predictions.classes]
+    columns = [f"{PROBABILITY}{name}" for name in cases.classes]
     versions = []
     for method, probabilities in made.versions.items():
-        version = predictions.frame.copy()
+        version = frame.copy()
         version[columns] = probabilities
         version.insert(0, "method", method)
         versions.append(version)
     write_table(folder / "recalibrated.parquet", pd.concat(versions, ignore_index=True))
     for name, calibrator in made.calibrators.items():
-        calibrator.save(folder / f"{name}.json", predictions.classes)
+        calibrator.save(folder / f"{name}.json", cases.classes)
     with house_style():
         figure = Figure(layout="constrained")
         _draw(figure, made)
@@ -94,39 +78,38 @@ def recalibrate_external(table_file: Path | str, folder: Path) -> None:
     write_table(folder / "calibration.parquet", made.table)
 
 
-def recalibrate(predictions: ExternalPredictions) -> ExternalRecalibration:
+def recalibrate(cases: TestedCases, tested: np.ndarray | None = None) -> ExternalRecalibration:
     """Fit the four calibrators and judge them on cases that they were not fitted on.
 
-    With a column ``part`` they are fitted on its calibration cases and judged on its test cases.
-    Without one they are judged out of fold (grouped, stratified, at most five folds), and those to
-    keep are then fitted on all cases. ``recommended`` is the version with the lowest Brier score
+    With a mask ``tested`` (n,) they are fitted on the other cases and judged on those. Without one
+    they are judged out of fold (grouped, stratified, at most five folds), and those to keep are
+    then fitted on all cases. ``recommended`` is the version with the lowest Brier score
     in a cross-validation of the calibration cases; it may be ``none``.
 
     Raises:
         ValueError: no two classes have cases in two groups each, so that no folds can be made.
     """
-    one = predictions
-    fitted = np.ones(len(one.truth), dtype=bool) if one.tested is None else ~one.tested
-    known = one.truth[fitted], one.groups[fitted]
-    held_out = out_of_fold(one.task, one.probabilities[fitted], *known)
+    known = cases if tested is None else cases.take(~tested)
+    learnt = known.task, known.given, known.truth, known.groups
+    held_out = out_of_fold(*learnt)
     if all(np.array_equal(version, held_out[NONE]) for version in held_out.values()):
         raise ValueError("cross-validation needs two classes with cases in two groups each")
-    cv_brier = brier_by_method(one.task, held_out, known[0])
-    calibrators = fit_all(one.task, one.probabilities[fitted], *known)
-    if one.tested is None:
-        versions, judged, word = held_out, fitted, "out of fold"
+    cv_brier = brier_by_method(cases.task, held_out, known.truth)
+    calibrators = fit_all(*learnt)
+    if tested is None:
+        versions, judged, word = held_out, np.ones(len(cases), dtype=bool), "out of fold"
     else:
-        made = {name: of.recalibrate(one.probabilities) for name, of in calibrators.items()}
-        versions, judged, word = {NONE: one.probabilities, **made}, one.tested, "test cases"
+        made = {name: of.recalibrate(cases.given) for name, of in calibrators.items()}
+        versions, judged, word = {NONE: cases.given, **made}, tested, "test cases"
     metrics, rows = {}, []
     for name, version in versions.items():
-        p, truth, groups = version[judged], one.truth[judged], one.groups[judged]
-        metrics[name] = run_metrics(one.task, truth, p, one.classes)
-        interval = ece_interval(one.task, truth, p, groups)
+        of = replace(cases, given=version).take(judged)
+        metrics[name] = of.metrics()
+        interval = ece_interval(of.task, of.truth, of.given, of.groups)
         rows.append(
             {"method": name, "ece_low": interval.low, "ece_high": interval.high}
             | {"recommended": name == least(cv_brier), "cv_brier": cv_brier[name]}
-            | {"judged_on": word, "n_cases": len(p)}
+            | {"judged_on": word, "n_cases": len(of)}
             | {key: getattr(metrics[name], key) for key in COLUMNS if hasattr(metrics[name], key)}
         )
     table = pd.DataFrame(rows).astype({"macro_auroc": "float64"})
@@ -194,8 +177,11 @@ def ece_interval(
     return Interval(ece, true_ece(1 - tail), min(1.0, true_ece(tail)))
 
 
-def read_external_table(path: Path | str) -> ExternalPredictions:
-    """Read a CSV or Parquet table of labels and probabilities; UserError says what is wrong."""
+def read_external_table(path: Path | str) -> tuple[TestedCases, pd.DataFrame]:
+    """Read a CSV or Parquet table of labels and probabilities, and give it beside its cases.
+
+    UserError says what is wrong with it.
+    """
     try:
         csv = Path(path).suffix == ".csv"
         text = dict.fromkeys((LABEL, GROUP, PART), str)
@@ -216,15 +202,10 @@ def read_external_table(path: Path | str) -> ExternalPredictions:
     task: Task = "multilabel" if multilabel else "multiclass"
     probabilities = _read_probabilities(path, frame, classes, task)
     truth = (_read_labels if multilabel else _read_classes)(path, frame, classes)
-    return ExternalPredictions(
-        frame,
-        task,
-        tuple(classes),
-        probabilities,
-        truth,
-        _read_groups(frame),
-        _read_part(path, frame),
-    )
+    _check_part(path, frame)
+    judged, ids = np.arange(len(classes)), np.arange(len(frame)).astype(str)
+    labels = ids, _read_groups(frame), truth
+    return TestedCases(task, tuple(classes), judged, *labels, probabilities), frame
 
 
 def _read_probabilities(
@@ -296,16 +277,13 @@ def _read_groups(frame: pd.DataFrame) -> np.ndarray:
     return named.astype(object).where(named.notna(), alone).to_numpy().astype(str)
 
 
-def _read_part(path: Path | str, frame: pd.DataFrame) -> np.ndarray | None:
-    if PART not in frame:
-        return None
-    found = set(frame[PART].astype(str))
+def _check_part(path: Path | str, frame: pd.DataFrame) -> None:
+    found = set(frame[PART].astype(str)) if PART in frame else {CALIBRATION, TEST}
     if found != {CALIBRATION, TEST}:
         raise UserError(
             f"{path} has the parts {', '.join(sorted(found))} in `{PART}`; needed: {CALIBRATION} "
             f"and {TEST}, both."
         )
-    return (frame[PART] == TEST).to_numpy()
 
 
 def _draw(figure: Figure, made: ExternalRecalibration) -> None:

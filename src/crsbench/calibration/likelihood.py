@@ -49,7 +49,7 @@ def minimise(objective: Objective, start: FloatArray, tolerance: float = 1e-9) -
             if found[0] <= value - 0.1 * scale * decrease:
                 break
             scale /= 2
-            if scale < 1e-10:  # rounding: no smaller value can be told from this one
+            if scale < 1e-10:  # rounding: no smaller value can be distinguished from this one
                 return theta
         theta, (value, gradient, hessian) = trial, found
     raise FloatingPointError(f"Newton's method did not converge, decrease {decrease:g}")

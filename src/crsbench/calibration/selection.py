@@ -7,14 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from crsbench.calibration import NONE
 from crsbench.calibration.calibrators import CALIBRATORS, INNER_FOLDS, Calibrator
 from crsbench.metrics.arrays import UNKNOWN, Task
 from crsbench.probes.folds import folds_per_problem
 
 FloatArray = npt.NDArray[np.float64]
-
-NONE = "none"
-"""The name of probabilities as they are."""
 
 
 def fit_all(

@@ -13,7 +13,7 @@ from crsbench.core.names import CALIBRATION, CLEAN, nearest
 
 
 def check_label_rules(entry: DatasetEntry, file: Path) -> None:
-    """`label_map` maps one to one on to classes; three further keys name classes."""
+    """`label_map` maps to classes (a table: several names to one); three more keys name classes."""
     label_map, uncertain = entry.spec.get("label_map", {}), entry.spec.get("uncertain", {})
     named = {
         "excluded_classes": list(entry.excluded_classes),
@@ -43,6 +43,8 @@ def check_label_rules(entry: DatasetEntry, file: Path) -> None:
             f"{file}: excluded_classes of data set '{entry.name}' leaves none of its classes."
         )
     taken = [*label_map.values(), *label_map]
+    if entry.spec.get("reader") == "table":  # one's own table may spell a class in several ways
+        taken = [*set(label_map.values()), *label_map]
     twice = sorted({name for name in entry.classes if taken.count(name) > 1})
     if twice:
         raise UserError(
@@ -64,6 +66,8 @@ def check_label_columns(entry: DatasetEntry, file: Path) -> None:
         raise UserError(
             f"{where} is multilabel: `label` goes with a `separator`, `labels` goes without one."
         )
+    if "labels" in columns and "label_map" in entry.spec:
+        raise UserError(f"{where}: label_map has no meaning beside `labels`, a column a class.")
     if "labels" in columns and set(columns["labels"]) != set(entry.classes):
         odd = sorted(set(columns["labels"]) ^ set(entry.classes))
         raise UserError(f"{where}: `labels` must name each of its classes once; check {odd}.")
@@ -95,11 +99,6 @@ def check_relations(config: Config, encoder_file: Path, dataset_specs: Mapping[s
         )
     if config.control_probes is not None:
         _check_control_probes(config)
-    conditions = {CLEAN, CALIBRATION} | {
-        f"{kind}-{level + 1}"
-        for kind, levels in config.perturbations.items()
-        for level in range(len(levels))
-    }
     conditions = {CLEAN, CALIBRATION, *config.degraded}
     for name, target in config.targets.items():
         if name in conditions:
@@ -223,7 +222,8 @@ def _check_target(source: DatasetEntry, target: DatasetEntry) -> None:
         if name not in source.classes:
             raise UserError(
                 f"The shift target '{target.name}' has the class '{name}', which '{source.name}' "
-                f"lacks{nearest(name, source.classes)}; allowed: {', '.join(source.classes)}."
+                f"lacks{nearest(name, source.classes)}; allowed: {', '.join(source.classes)} (its "
+                "table may name them otherwise: see label_map)."
             )
 
 

@@ -38,6 +38,10 @@ class Layout:
         return f"{self.results}/data/{{dataset}}/audit.json"
 
     @property
+    def audit_page(self) -> str:
+        return f"{self.results}/data/{{dataset}}/audit.md"
+
+    @property
     def test(self) -> str:
         return f"{self.results}/data/{{dataset}}/test.parquet"
 
@@ -73,6 +77,11 @@ class Layout:
     @property
     def predictions(self) -> str:
         return f"{self.results}/predictions/{{encoder}}/{{dataset}}/seed{{seed}}.parquet"
+
+    @property
+    def resamples(self) -> str:
+        """What resamples of the test cases make of a cell's runs."""
+        return f"{self.results}/resamples/{{encoder}}/{{dataset}}.npz"
 
     @property
     def recalibrated(self) -> str:

@@ -1,6 +1,6 @@
 """From a config's settings to the validated, frozen configuration.
 
-Everything the workflow may be told stands in three YAML files, each closed by a JSON Schema in
+All settings of the workflow stand in three YAML files, each closed by a JSON Schema in
 `workflow/schemas/`: an unknown key is an error that names the nearest known one.
 """
 
@@ -18,25 +18,30 @@ from crsbench.config.checks import (
 )
 from crsbench.config.model import Config, DatasetEntry, EncoderEntry
 from crsbench.config.panel import left_out_cells, narrowed, select, with_a_cell, without_encoders
-from crsbench.config.schema import read_closed, validate
+from crsbench.config.schema import read_closed, read_text, validate
 from crsbench.core.errors import UserError
 
 
-def load_config(settings: Mapping[str, Any], home: Path) -> Config:
+def load_config(
+    settings: Mapping[str, Any], home: Path, registries: Mapping[str, str] | None = None
+) -> Config:
     """Validate a run's settings and the registries that they name.
 
     settings: the mapping of `config/config.yaml`'s form; home: the workflow's own folder, which
     holds `workflow/schemas/` and to which the registry and scoring paths are relative (`results`,
-    `data_root`, `weights_root`, `reference` and `freeze_to` are relative to the working directory).
+    `data_root`, `weights_root`, `reference` and `freeze_to` are relative to the working directory);
+    registries: the text of the files of encoders and data sets, where they were read before.
 
     Raises UserError on an unknown key, a value out of its range, an unknown name, a missing file.
     """
     home = Path(home)
-    validate(settings, home, "config", "the config")
+    validate(settings, "config", "the config")
     encoder_file = home / settings["encoder_registry"]
     dataset_file = home / settings["dataset_registry"]
-    encoder_specs = read_closed(encoder_file, home, "encoders")
-    dataset_specs = read_closed(dataset_file, home, "datasets")
+    if registries is None:
+        registries = {"encoders": read_text(encoder_file), "datasets": read_text(dataset_file)}
+    encoder_specs = read_closed(encoder_file, "encoders", registries["encoders"])
+    dataset_specs = read_closed(dataset_file, "datasets", registries["datasets"])
 
     encoders = {
         name: EncoderEntry(name, spec["title"], spec["group"], spec)
@@ -67,6 +72,8 @@ def load_config(settings: Mapping[str, Any], home: Path) -> Config:
         settings=settings,
         left_out=left_out,
         lacking=lacking,
+        registries=registries,
+        dataset_specs=dataset_specs,
     )
     check_relations(config, encoder_file, dataset_specs)
     named = [settings["studies"]["baseline_encoder"]]
@@ -85,14 +92,7 @@ def load_config(settings: Mapping[str, Any], home: Path) -> Config:
 
 
 def _dataset_entry(name: str, spec: Mapping[str, Any], file: Path) -> DatasetEntry:
-    entry = DatasetEntry(
-        name,
-        spec["title"],
-        spec["task"],
-        tuple(spec["classes"]),
-        tuple(spec.get("shift", ())),
-        spec,
-    )
+    entry = DatasetEntry.of(name, spec)
     if entry.task == "multiclass" and len(entry.classes) < 2:
         raise UserError(f"{file}: data set '{name}' is multiclass and needs two classes or more.")
     if spec.get("reader") == "table":

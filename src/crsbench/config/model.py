@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
+
+from crsbench.core.names import degraded_conditions
 
 Task = Literal["multiclass", "multilabel"]
 
@@ -56,7 +58,7 @@ class EncoderEntry:
 
     @property
     def is_floor(self) -> bool:
-        """Whether the encoder is a floor: shown apart, never part of a reference panel."""
+        """Whether the encoder is a floor: shown separately, never part of a reference panel."""
         return self.group == "floor"
 
     @property
@@ -84,18 +86,13 @@ class EncoderEntry:
     def feature_spec(self) -> dict[str, Any]:
         """The part of the entry that decides what the encoder's features are.
 
-        Not where a file is to be had, nor the digest that it must have: to state these of the file
+        Not where to get a file, nor the digest that it must have: to state these of the file
         that was used changes nothing.
         """
         spec = {key: self.spec[key] for key in FEATURE_KEYS if key in self.spec}
         if isinstance(spec.get("weights"), Mapping):
             spec["weights"] = {k: v for k, v in spec["weights"].items() if k not in BESIDE_WEIGHTS}
         return spec
-
-    def pretrained_on(self, dataset: str) -> bool | None:
-        """Whether pre-training included the images of a data set; None where it is not known."""
-        known = self.spec.get("pretraining", {})
-        return known[dataset]["included"] if dataset in known else None
 
 
 @dataclass(frozen=True)
@@ -108,6 +105,11 @@ class DatasetEntry:
     classes: tuple[str, ...]
     shift: tuple[str, ...]
     spec: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, name: str, spec: Mapping[str, Any]) -> Self:
+        classes, shift = tuple(spec["classes"]), tuple(spec.get("shift", ()))
+        return cls(name, spec["title"], spec["task"], classes, shift, spec)
 
     @property
     def manifest_spec(self) -> dict[str, Any]:
@@ -127,7 +129,7 @@ class DatasetEntry:
 
     @property
     def without_images(self) -> bool:
-        """Whether only the labels are at hand, for encoders that bring embeddings of their own."""
+        """Whether there are only labels, for encoders that bring embeddings of their own."""
         return bool(self.spec.get("without_images", False))
 
     @property
@@ -139,7 +141,7 @@ class DatasetEntry:
 class Config:
     """A run of the benchmark.
 
-    `encoders` and `datasets` are the panel in the order of the config; `targets` are the foreign
+    `encoders` and `datasets` are the panel in the order of the config; `targets` are the external
     data sets that a panel data set names under `shift`. `settings` is the config as written. An
     encoder that is left out on every data set is not in `encoders`, nor in the sections of the
     settings that have `encoders` of their own.
@@ -158,6 +160,10 @@ class Config:
     """Cells (encoder, data set) that the config leaves out of the panel, each with its reason."""
     lacking: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """By section of the settings the names that it lost because the panel lacks them."""
+    registries: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The text of the files of `encoders` and `datasets` as they were read."""
+    dataset_specs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    """Every entry of the data sets' registry, those outside the panel too."""
 
     @property
     def data_root(self) -> Path:
@@ -209,12 +215,8 @@ class Config:
 
     @property
     def degraded(self) -> list[str]:
-        """The perturbed conditions, `{kind}-{severity}` with severities from 1 (mild) up."""
-        return [
-            f"{kind}-{severity}"
-            for kind, levels in self.perturbations.items()
-            for severity in range(1, len(levels) + 1)
-        ]
+        """The perturbed conditions."""
+        return degraded_conditions(self.perturbations)
 
     def dataset(self, name: str) -> DatasetEntry:
         """The panel data set or shift target called `name`."""

@@ -11,7 +11,7 @@ import pandas as pd
 from crsbench.core.names import AGGREGATE
 
 OVERLAP_KEYS = ("weights", "pretraining", "without_datasets", "reader", "shift")
-"""The keys of registry entries that what is known hangs on."""
+"""The keys of registry entries that what is known depends on."""
 
 Included = Literal["yes", "no", "unknown"]
 Entries = Mapping[str, Mapping[str, Any]]
@@ -139,6 +139,6 @@ def mark(found: Mapping[str, Overlap], titles: Mapping[str, str]) -> dict[str, s
         return {"label": "seen", "meaning": f"Pre-training included {named}."}
     unknown = [titles[name] for name, one in found.items() if one.included == "unknown"]
     if unknown:
-        told = f"Whether pre-training included {', '.join(unknown)} is not known."
-        return {"label": "seen?", "meaning": told}
+        sentences = f"Whether pre-training included {', '.join(unknown)} is not known."
+        return {"label": "seen?", "meaning": sentences}
     return None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -10,22 +12,59 @@ from typing import Any
 
 import yaml
 from jsonschema import Draft202012Validator, ValidationError
+from jsonschema.protocols import Validator
+from jsonschema.validators import extend
 
 from crsbench.core.errors import UserError
 from crsbench.core.names import nearest
 
+SCHEMAS = Path(__file__).resolve().parents[3] / "workflow" / "schemas"
 
-def read_closed(file: Path, home: Path, schema: str) -> Mapping[str, Any]:
-    """Read a YAML file that one of our schemas closes; UserError names the file and the key."""
-    try:
-        entries = yaml.load(file.read_text(encoding="utf-8"), Loader=_LoaderOfUniqueKeys)
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}.") from error
-    except yaml.YAMLError as error:
-        raise UserError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from error
-    validate({} if entries is None else entries, home, schema, str(file))
+
+def read_closed(file: Path | str, schema: str, text: str | None = None) -> Mapping[str, Any]:
+    """Read a YAML file that one of our schemas closes; UserError names the file and the key.
+
+    text: the file's content where it was read before.
+    """
+    entries = read_unique_keys(file, text)
+    validate({} if entries is None else entries, schema, str(file))
     _check_names(entries or {}, file)
     return entries
+
+
+def read_unique_keys(file: Path | str, text: str | None = None) -> Any:
+    """The content of a YAML file; UserError naming the file, and a key that stands there twice."""
+    try:
+        return yaml.load(read_text(file) if text is None else text, Loader=_LoaderOfUniqueKeys)
+    except yaml.YAMLError as error:
+        raise UserError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from error
+
+
+def typed(value: Any) -> Any:
+    """A value of the command line as a config file would have it.
+
+    Snakemake leaves the numbers and truth values within lists and mappings as text.
+    """
+    if isinstance(value, Mapping):
+        return {key: typed(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [typed(part) for part in value]
+    if isinstance(value, str):
+        try:
+            meant = yaml.safe_load(value)
+        except yaml.YAMLError:
+            return value
+        return meant if isinstance(meant, int | float | None) else value
+    return value
+
+
+def read_text(file: Path | str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not UTF-8 text: {error.reason}.") from error
 
 
 class _LoaderOfUniqueKeys(yaml.SafeLoader):
@@ -43,7 +82,7 @@ class _LoaderOfUniqueKeys(yaml.SafeLoader):
         return node
 
 
-def _check_names(names: Iterable[str], file: Path) -> None:
+def _check_names(names: Iterable[str], file: Path | str) -> None:
     """A name is a folder of the results: two that differ in case alone are one on some disks."""
     first: dict[str, str] = {}
     for name in names:
@@ -55,13 +94,33 @@ def _check_names(names: Iterable[str], file: Path) -> None:
             )
 
 
+def _is_finite(_: Any, value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value)
+
+
+def _is_integer(_: Any, value: Any) -> bool:
+    """JSON Schema calls 1.0 an integer too, but the names of files are made of integers."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_Validator = extend(
+    Draft202012Validator,
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine_many(
+        {"number": _is_finite, "integer": _is_integer}
+    ),
+)
+"""YAML can write `.nan` and `.inf`, which are no numbers to compute with."""
+
+
 @cache
-def _validator(file: Path) -> Draft202012Validator:
-    return Draft202012Validator(yaml.safe_load(file.read_text(encoding="utf-8")))
+def _validator(schema: str) -> Validator:
+    return _Validator(yaml.safe_load(read_text(SCHEMAS / f"{schema}.schema.yaml")))
 
 
-def validate(instance: Any, home: Path, schema: str, source: str) -> None:
-    validator = _validator(home / "workflow" / "schemas" / f"{schema}.schema.yaml")
+def validate(instance: Any, schema: str, source: str) -> None:
+    """Raises UserError with the first violation; source: the file, named in the sentence."""
+    validator = _validator(schema)
     errors = sorted(validator.iter_errors(instance), key=lambda e: (len(e.path), str(e.path)))
     if errors:
         raise UserError(f"{source}: {_explain(errors[0])}")
@@ -117,4 +176,41 @@ def _explain(error: ValidationError) -> str:
         hint = nearest(str(error.instance), error.validator_value)
         allowed = ", ".join(map(str, error.validator_value))
         return f"{place} is {json.dumps(error.instance)}{hint}; allowed: {allowed}."
+    if error.validator == "type":
+        return f"{place} is {json.dumps(error.instance, default=str)}{_type_hint(error)}."
     return f"{place} is {json.dumps(error.instance, default=str)}: {error.message}."
+
+
+TYPES = {
+    **{"integer": "a whole number", "number": "a number", "string": "text", "array": "a list"},
+    **{"object": "a mapping", "boolean": "true or false", "null": "null"},
+}
+"""JSON's types in the words of the messages."""
+
+
+def _type_hint(error: ValidationError) -> str:
+    """What is allowed instead of a value of another type, and how YAML came to read it so."""
+    wanted = [error.validator_value] if isinstance(error.validator_value, str) else []
+    wanted = wanted or list(error.validator_value)
+    allowed = f"; allowed is {' or '.join(TYPES[name] for name in wanted)}"
+    value = error.instance
+    if isinstance(value, float) and value.is_integer() and "integer" in wanted:
+        return f"{allowed}: write {int(value)}"
+    if isinstance(value, str) and {"integer", "number"} & {*wanted}:
+        power = re.fullmatch(r"([-+]?\d+)([.]?\d*)[eE]([-+]?)(\d+)", value)
+        if power:
+            digits, rest, sign, exponent = power.groups()
+            number = f"{digits}{rest if len(rest) > 1 else '.0'}e{sign or '+'}{exponent}"
+            return f"{allowed}, and YAML reads this as text: write {number}"
+        return f"{allowed}, without quotation marks" if _is_number(value) else allowed
+    if not isinstance(value, str | list | dict) and "string" in wanted:
+        return f'{allowed}: write "{value}"'
+    return allowed
+
+
+def _is_number(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True

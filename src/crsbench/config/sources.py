@@ -6,24 +6,14 @@ from pathlib import Path
 
 from crsbench.config.layout import Layout
 from crsbench.config.model import Config
-from crsbench.core.errors import UserError
-from crsbench.data.readers import READERS
 
 
-def image_root(config: Config, layout: Layout, dataset: str) -> Path:
-    """The folder that a data set's tables and images lie in.
-
-    Raises UserError for a data set whose registry entry names no reader.
-    """
+def image_root(config: Config, dataset: str) -> Path:
+    """The folder that a data set's tables and images lie in."""
     entry = config.dataset(dataset)
     if entry.synthetic:
-        return Path(layout.at(layout.phantoms, dataset=dataset)).parent
-    if "reader" not in entry.spec:
-        raise UserError(
-            f"The data set '{dataset}' can be planned but not run: its registry entry names no "
-            f"reader (allowed: {', '.join(READERS)})."
-        )
-    return config.data_root / entry.spec["root"]
+        return Path(Layout.at(Layout(config.results).phantoms, dataset=dataset)).parent
+    return config.data_root / entry.spec.get("root", "")
 
 
 def encoder_inputs(config: Config, layout: Layout, name: str) -> list[Path]:

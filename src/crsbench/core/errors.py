@@ -1,8 +1,11 @@
-"""The one exception for mistakes that a user can mend."""
+"""The one exception for mistakes that a user can fix."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -11,7 +14,7 @@ from typing import Any
 
 
 class UserError(Exception):
-    """A problem in the user's input, told in one sentence.
+    """A problem in the user's input, stated in one sentence.
 
     The sentence names the file, key, encoder or image, the value found and what is allowed.
     The workflow prints it without a traceback; anything else that is raised is a defect of ours.
@@ -50,8 +53,19 @@ def attempt(log: str, work: Callable[..., None], *arguments: Any) -> None:
         raise
 
 
+def spare_log(log: str) -> Path:
+    """Where a job leaves its log when the disk of its own is full or can't be written to."""
+    digest = hashlib.sha256(os.fsencode(os.path.abspath(log))).hexdigest()
+    return Path(tempfile.gettempdir(), f"crsbench-{os.getuid()}-{digest[:32]}.log")
+
+
 def _note(log: str, text: str) -> None:
-    """Write the log; where it can't be written the sentence itself must still be told."""
-    with suppress(OSError):
+    """Write the log, or the spare one; where neither can be written the sentence is printed."""
+    try:
         Path(log).parent.mkdir(parents=True, exist_ok=True)
         Path(log).write_text(text, encoding="utf-8")
+    except OSError:
+        with suppress(OSError):
+            spare_log(log).unlink(missing_ok=True)
+            with spare_log(log).open("x", encoding="utf-8") as file:
+                file.write(text)

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written under a temporary name, synced, renamed."""
+"""Files that appear complete or not at all: written under a temporary name, synced, renamed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHECKSUM_MARK = b"crsbench-crc32:"
 """What stands in a file before its checksum."""
 
 BLANK_CHECKSUM = CHECKSUM_MARK + b"0" * 8
-"""What a writer puts anywhere into a file, once, for `sealed` to fill in."""
+"""What a writer puts anywhere into a file, once, for `checksummed` to fill in."""
 
 UNWRITABLE = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM),
@@ -42,8 +42,8 @@ def atomic_write(path: Path | str) -> Iterator[Path]:
 
     Every writer has a temporary name of its own, so that two of one file (a worker that outlived
     its killed main process, and its successor) never mix; it holds a lock on it, so that what a
-    killed writer left is told from work in progress, and deleted by the next. Raises UserError when
-    the disk is full or the folder can't be written to.
+    killed writer left differs from work in progress, and the next one deletes it. Raises UserError
+    when the disk is full or the folder can't be written to.
     """
     path = Path(path)
     try:
@@ -63,7 +63,7 @@ def atomic_write(path: Path | str) -> Iterator[Path]:
         if error.errno not in UNWRITABLE or not _beside(error.filename, path):
             raise
         raise UserError(
-            f"{path} cannot be written: {os.strerror(error.errno)}; mend that and rerun."
+            f"{path} cannot be written: {os.strerror(error.errno)}; fix that and rerun."
         ) from error
 
 
@@ -100,7 +100,7 @@ def _beside(failed: str | bytes | None, path: Path) -> bool:
 
 
 def checksummed(content: bytes) -> bytes:
-    """The content of a file with the CRC-32 of all else in it in place of its blank seal."""
+    """The content of a file with the CRC-32 of all else in it in place of its blank checksum."""
     before, after = _around_checksum(content)
     return b"".join([before, _crc32(before, after), after])
 
@@ -117,7 +117,7 @@ def add_checksum(file: Path) -> None:
 
 
 def verify_checksum(content: bytes | mmap) -> None:
-    """Raise ValueError unless each byte is as it was when the content was sealed.
+    """Raise ValueError unless each byte is as it was when the checksum was added.
 
     The formats' own checksums leave their headers and metadata open, or don't exist; and pyarrow
     does not survive every header.
@@ -130,7 +130,7 @@ def verify_checksum(content: bytes | mmap) -> None:
 
 
 def read_checksummed(path: Path | str) -> bytes:
-    """Read a file of sealed content; UserError naming it when any byte is not as it was written."""
+    """Read a file with a checksum; UserError naming it when any byte is not as it was written."""
     try:
         content = Path(path).read_bytes()
         verify_checksum(content)
@@ -140,7 +140,7 @@ def read_checksummed(path: Path | str) -> bytes:
 
 
 def _around_checksum(content: bytes | mmap) -> tuple[memoryview, memoryview]:
-    """What stands before and after the digits of the last seal."""
+    """What stands before and after the digits of the last checksum."""
     place = content.rfind(CHECKSUM_MARK) + len(CHECKSUM_MARK)
     if place < len(CHECKSUM_MARK) or len(content) <= place + 8:
         raise ValueError("it has no checksum")
@@ -160,7 +160,7 @@ def damaged(path: Path | str, reason: object) -> UserError:
 
 
 def write_json(path: Path | str, content: Mapping[str, Any]) -> None:
-    """Write strict JSON (no NaN literals) with sorted keys, in one line; its last key is `seal`."""
+    """Write strict JSON (no NaN literals) with sorted keys, in one line; its last key is "seal"."""
     text = json.dumps(content, allow_nan=False, sort_keys=True, ensure_ascii=False)
     start = text[:-1] + (", " if content else "")
     with atomic_write(path) as part:

@@ -25,7 +25,7 @@ def leased_gpu(names: Sequence[str], folder: Path | None = None) -> Iterator[int
     """
     folder = folder or Path(tempfile.gettempdir()) / f"crsbench-gpus-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    told = False
+    waiting = False
     while True:
         for index, name in enumerate(names):
             with (folder / f"{name}.lock").open("w") as handle:
@@ -35,8 +35,8 @@ def leased_gpu(names: Sequence[str], folder: Path | None = None) -> Iterator[int
                     continue
                 yield index
                 return
-        if not told:
+        if not waiting:
             waits = f"All {len(names)} GPUs are held by other jobs; waiting for one."
             print(waits, "Run no more at a time with: --resources gpu=N", file=sys.stderr)
-            told = True
+            waiting = True
         time.sleep(POLL_SECONDS)

@@ -1,8 +1,9 @@
-"""Names that the whole library shares, and the nearest of some known names."""
+"""Names that the whole library shares, the nearest of some known names, a number in words."""
 
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,20 @@ SEED_MEAN = -1
 """In place of a seed: the mean over seeds."""
 
 
+def degraded_conditions(levels: Mapping[str, Sequence[float]]) -> list[str]:
+    """The perturbed conditions, `{kind}-{severity}` with severities from 1 (mild) up."""
+    return [
+        f"{kind}-{severity}"
+        for kind, of_kind in levels.items()
+        for severity in range(1, len(of_kind) + 1)
+    ]
+
+
 def nearest(name: str, known: Mapping[str, Any] | Sequence[Any]) -> str:
     close = difflib.get_close_matches(name, [str(k) for k in known], n=1, cutoff=0.5)
     return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def number(value: float | None) -> str:
+    """A statistic with three decimals, or the word for one that has no value."""
+    return "undefined" if value is None or math.isnan(value) else f"{value:.3f}"

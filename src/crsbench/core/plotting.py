@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; black stays for the frame.
+# Okabe and Ito's colours, which colour-blind readers can distinguish; black stays for the frame.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES = ("solid", "dashed", "dotted")
 GREY = "#888888"
@@ -25,6 +26,8 @@ GROUP_COLOURS = {
 @contextmanager
 def house_style() -> Iterator[None]:
     """Matplotlib's settings while a figure is drawn and written: text as text, ids from a hash."""
+    import matplotlib as mpl  # not above: many import this module for its colours alone
+
     settings = {
         **{"svg.fonttype": "none", "svg.hashsalt": "crsbench", "pdf.fonttype": 42},
         **{"font.size": 9, "text.parse_math": False},  # a name may hold a dollar sign

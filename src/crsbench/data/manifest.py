@@ -13,8 +13,12 @@ import pandas as pd
 from crsbench.config.model import DatasetEntry, Task
 from crsbench.core.errors import UserError
 from crsbench.core.files import read_table, write_table
+from crsbench.data.image_checks import check_depth
 from crsbench.data.readers import RESERVED, ImageTable, read_images
+from crsbench.data.readers.identities import check_giant_groups
 from crsbench.data.scan import scan_images, unscanned
+from crsbench.images.draws import REFERENCE_SIDE
+from crsbench.images.scaling import Scaling
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ def write_manifest(
     *,
     max_pixels: int,
     workers: int,
+    short_side: int = REFERENCE_SIDE,
 ) -> None:
     """Read a data set below its folder `root`, scan its images, write manifest and image table.
 
@@ -67,7 +72,10 @@ def write_manifest(
             max_pixels=max_pixels,
             cache_file=Path(images_file).with_suffix(".cache.jsonl"),
             workers=workers,
+            short_side=short_side,
+            scaling=Scaling.of(entry.spec),
         )
+        check_depth(entry.name, scan, Scaling.of(entry.spec))
     scan.insert(0, "image_id", images["image_id"])
     frame = manifest_frame(entry, images, scan)
     write_table(images_file, scan)
@@ -89,6 +97,7 @@ def manifest_frame(entry: DatasetEntry, images: pd.DataFrame, scan: pd.DataFrame
     frame = images.assign(content_sha256=scan["content_sha256"].to_numpy())[whole]
     frame = frame.reset_index(drop=True)
     frame["group"] = _join_groups(frame["group"], frame["content_sha256"])
+    check_giant_groups(entry, frame["group"])
     may_fit = entry.spec.get("conflicting_duplicates", "drop") == "keep"
     frame["dropped"] = False if may_fit else conflicting(frame)
     return frame
@@ -124,7 +133,7 @@ def _report_damaged(damaged: pd.DataFrame, n_images: int, dataset: str) -> str:
     first = damaged.iloc[0]
     return (
         f"Data set '{dataset}': {len(damaged)} of {n_images} images are missing or damaged, the "
-        f"first is '{first['path']}' ({first['error'].rstrip('.')}); mend them, or set "
+        f"first is '{first['path']}' ({first['error'].rstrip('.')}); fix them, or set "
         "damaged_images: quarantine to leave them out for every encoder."
     )
 

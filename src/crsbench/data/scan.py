@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,13 @@ import pandas as pd
 from crsbench.core.errors import UserError
 from crsbench.core.hashing import checksum
 from crsbench.core.progress import progress
-from crsbench.data.near_duplicates import perceptual_hash
+from crsbench.data.image_checks import measure
+from crsbench.data.readers.identities import folded
+from crsbench.images.canonical import check_canonical
 from crsbench.images.checks import MissingExtraError
-from crsbench.images.decoding import decode
+from crsbench.images.decoding import decode_as_stored
+from crsbench.images.draws import REFERENCE_SIDE
+from crsbench.images.scaling import DEFAULT, Scaling
 
 MAX_BYTES_PER_PIXEL = 16
 """What a file may have for each pixel of `image.max_pixels`, and a megabyte, to be read at all."""
@@ -33,8 +37,9 @@ MAX_BYTES_PER_PIXEL = 16
 class ScannedImage:
     """What one file turned out to be; `error` is empty for a whole image, else says what is wrong.
 
-    mode: the mode in the file, before anything became RGB; constant: whether every pixel has the
-    same colour; perceptual_hash: see `near_duplicates`.
+    mode: the mode in the file, before anything became RGB; largest: the largest value that is
+    stored of 16-bit grey, else 0; constant: whether every pixel has the same colour;
+    perceptual_hash, cropped_hashes: see `near_duplicates`; the rest: `image_checks.measure`.
     """
 
     path: str
@@ -44,8 +49,18 @@ class ScannedImage:
     mode: str = ""
     width: int = 0
     height: int = 0
+    largest: int = 0
     constant: bool = False
     perceptual_hash: str = ""
+    cropped_hashes: str = ""
+    low: int = 0
+    high: int = 0
+    mean: float = 0.0
+    black: float = 0.0
+    white: float = 0.0
+    blank: int = 0
+    blank_value: int = 0
+    missing_data: bool = False
 
 
 def scan_images(
@@ -56,6 +71,8 @@ def scan_images(
     max_pixels: int,
     cache_file: Path,
     workers: int,
+    short_side: int = REFERENCE_SIDE,
+    scaling: Scaling = DEFAULT,
 ) -> pd.DataFrame:
     """Scan the files `paths` below `root`: a row a path, in their order, columns of `ScannedImage`.
 
@@ -63,7 +80,8 @@ def scan_images(
     of change stay the same: a scan that was killed goes on where it stopped. The result does not
     depend on the cache or on the number of worker processes.
     """
-    stamps = [_stamp(root / path, max_pixels) for path in paths]
+    made_with = f"{max_pixels} {short_side} {scaling}"
+    stamps = [_stamp(root / path, made_with) for path in paths]
     known = _read_cache(cache_file)
     todo = [
         (path, stamp)
@@ -72,7 +90,8 @@ def scan_images(
     ]
     cache_file.parent.mkdir(parents=True, exist_ok=True)
     with cache_file.open("a", encoding="utf-8") as cache, _mapper(workers) as run:
-        scanned = run(partial(scan_image, root, max_pixels=max_pixels), [path for path, _ in todo])
+        limits = {"max_pixels": max_pixels, "short_side": short_side, "scaling": scaling}
+        scanned = run(partial(scan_image, root, **limits), [path for path, _ in todo])
         rows = zip(todo, progress(scanned, f"scan {label}", len(todo), "image"), strict=True)
         for (path, stamp), result in rows:
             known[path, stamp] = asdict(result)
@@ -80,13 +99,51 @@ def scan_images(
                 line = json.dumps([stamp, known[path, stamp]])
                 cache.write(f"{checksum(line)} {line}\n")
                 cache.flush()
-    missing = [asdict(ScannedImage(path, "the file is missing")) for path in paths]
+    folders: dict[Path, list[str]] = {}
     return pd.DataFrame(
         [
-            absent if stamp is None else known[path, stamp]
-            for path, stamp, absent in zip(paths, stamps, missing, strict=True)
+            _missing(root, path, folders) if stamp is None else known[path, stamp]
+            for path, stamp in zip(paths, stamps, strict=True)
         ]
     )
+
+
+def _missing(root: Path, path: str, folders: dict[Path, list[str]]) -> dict[str, Any]:
+    found = look_alike(root, path, folders)
+    beside = f"; '{found}' is there" if found else ""
+    return asdict(ScannedImage(path, f"the file is missing{beside}"))
+
+
+def look_alike(root: Path, path: str, folders: dict[Path, list[str]]) -> str:
+    """A file below `root` that differs from `path` in what people mistake; "" if there is none.
+
+    That is case, spaces, leading zeros, backslashes, and at last the file's ending. folders: the
+    names in each folder looked into so far, to which it adds.
+    """
+    place = Path()
+    *parents, name = path.replace("\\", "/").split("/")
+    for part in parents:
+        if (root / place / part).is_dir():
+            place /= part
+            continue
+        alike = [other for other in _names(root / place, folders) if folded(other) == folded(part)]
+        if not alike:
+            return ""
+        place /= alike[0]
+    for like in (folded, lambda name: folded(name.rpartition(".")[0] or name)):
+        for other in _names(root / place, folders):
+            if like(other) == like(name) and (root / place / other).is_file():
+                return (place / other).as_posix()
+    return ""
+
+
+def _names(folder: Path, folders: dict[Path, list[str]]) -> list[str]:
+    if folder not in folders:
+        try:
+            folders[folder] = sorted(os.listdir(folder))
+        except OSError:
+            folders[folder] = []
+    return folders[folder]
 
 
 def unscanned(paths: Sequence[str]) -> pd.DataFrame:
@@ -94,8 +151,17 @@ def unscanned(paths: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame([asdict(ScannedImage(path)) for path in paths])
 
 
-def scan_image(root: Path, path: str, *, max_pixels: int) -> ScannedImage:
+def scan_image(
+    root: Path,
+    path: str,
+    *,
+    max_pixels: int,
+    short_side: int = REFERENCE_SIDE,
+    scaling: Scaling = DEFAULT,
+) -> ScannedImage:
     """Read a file once: its hash, and its pixels as every encoder will get them.
+
+    short_side: of the canonical image, which must not be too large (`check_canonical`).
 
     Raises MissingExtraError, which says nothing of the file.
     """
@@ -110,31 +176,25 @@ def scan_image(root: Path, path: str, *, max_pixels: int) -> ScannedImage:
         path, bytes=len(content), content_sha256=hashlib.sha256(content).hexdigest()
     )
     try:
-        image, mode = decode(root / path, max_pixels)
+        image, mode, largest = decode_as_stored(root / path, max_pixels, scaling)
+        check_canonical(root / path, image.size, short_side, max_pixels)
     except MissingExtraError:
         raise
     except UserError as error:
         reason = str(error).replace(str(root / path), path)
-        return ScannedImage(**{**asdict(found), "error": reason})
-    return ScannedImage(
-        **{
-            **asdict(found),
-            "mode": mode,
-            "width": image.width,
-            "height": image.height,
-            "constant": all(low == high for low, high in image.getextrema()),
-            "perceptual_hash": perceptual_hash(image),
-        }
-    )
+        return replace(found, error=reason)
+    width, height = image.size
+    form = {"mode": mode, "width": width, "height": height, "largest": largest}
+    return replace(found, **form, **measure(image, content))
 
 
-def _stamp(file: Path, max_pixels: int) -> str | None:
-    """What a cached result hangs on; None for a missing file."""
+def _stamp(file: Path, made_with: str) -> str | None:
+    """What a cached result depends on; None for a missing file."""
     try:
         status = file.stat()
     except OSError:
         return None
-    return f"{status.st_size} {status.st_mtime_ns} {max_pixels}"
+    return f"{status.st_size} {status.st_mtime_ns} {made_with}"
 
 
 def _read_cache(file: Path) -> dict[tuple[str, str], dict[str, Any]]:

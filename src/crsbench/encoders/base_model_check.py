@@ -38,7 +38,7 @@ class BaseModelCheck:
 
     def __str__(self) -> str:
         if self.verdict == "not compared":
-            return f"not compared: the weights of {self.title} are not at hand"
+            return f"not compared: the weights of {self.title} are not available"
         if self.verdict == "equal":
             return f"equal: all of its {self.tensors} tensors are those of {self.title}"
         return (

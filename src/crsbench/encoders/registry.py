@@ -51,7 +51,7 @@ def _check_size(entry: EncoderEntry, encode: Encoder) -> None:
         try:
             found = getattr(encode, attribute)
         except (AttributeError, ValueError):
-            found = "none that it tells of"
+            found = "none that it states"
         if entry.spec[key] != found:
             raise UserError(
                 f"Encoder '{entry.name}': its entry says {key}: {entry.spec[key]}, the loaded "
@@ -78,7 +78,7 @@ def _compare_with_base_model(
 ) -> BaseModelCheck | None:
     """How the loaded weights compare with the general model that a faulty load would leave.
 
-    They are compared when the base model's weights are at hand, which are not downloaded here.
+    They are compared when the base model's weights are available, which are not downloaded here.
     Raises UserError when they are equal, unless the entry says that this is to be marked only.
     """
     general = base_model_of(entry)

@@ -126,7 +126,7 @@ def _create(entry: EncoderEntry, name: str, weights_root: Path) -> torch.nn.Modu
     if "folder" in weights:
         architecture = {**_saved_arguments(entry, weights_root), **architecture}
     if weights == "hub":
-        # With its head: timm loads strictly only where no tensor of the weights is left over.
+        # With its head: timm loads strictly only where every tensor of the weights is used.
         model = timm.create_model(name, pretrained=True, **architecture)
         model.reset_classifier(0)
         return model

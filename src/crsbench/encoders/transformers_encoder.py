@@ -43,7 +43,7 @@ class TransformersEncoder(torch.nn.Module):
 
     feature: `pooled` is the library's own `pooler_output`; `class_token` the first token and
     `mean_patches` the mean of the patch tokens, or of the map, of its `last_hidden_state`; name: of
-    the encoder, for what it tells.
+    the encoder, for messages.
     """
 
     def __init__(self, tower: torch.nn.Module, feature: Feature, name: str) -> None:
@@ -106,7 +106,7 @@ class TransformersEncoder(torch.nn.Module):
         """How many tokens (class, distillation, registers) stand before those of the patches.
 
         What is over when the patches are counted off; a model whose tokens are not those of the
-        patches, because they were merged or masked, has no tokens to tell apart.
+        patches, because they were merged or masked, has no tokens to distinguish.
         """
         config = self.tower.config
         patch = getattr(config, "patch_size", None)
@@ -304,20 +304,20 @@ def _loaded(
         tensors = {n: t for n, t in tensors.items() if not n.startswith("pooler.")}
     with _quiet():
         try:
-            tower, told = model_class.from_pretrained(
+            tower, loading = model_class.from_pretrained(
                 None,
                 config=config,
                 state_dict=tensors,
                 dtype=torch.float32,
-                ignore_mismatched_sizes=True,  # told, and refused below with all the others
+                ignore_mismatched_sizes=True,  # listed, and refused below with all the others
                 output_loading_info=True,
                 **arguments,
             )
         except Exception as error:
             raise _not_built(entry, error) from error
-    unlike = {name: (theirs, own) for name, theirs, own in told["mismatched_keys"]}
-    faults = faults_of_weights(told["missing_keys"], told["unexpected_keys"], unlike)
-    faults += told["error_msgs"]
+    unlike = {name: (theirs, own) for name, theirs, own in loading["mismatched_keys"]}
+    faults = faults_of_weights(loading["missing_keys"], loading["unexpected_keys"], unlike)
+    faults += loading["error_msgs"]
     if faults:
         raise UserError(f"Encoder '{entry.name}': its weights {'; they '.join(faults)}.")
     return tower
@@ -334,7 +334,7 @@ def _arguments(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the library's bar and report: what is wrong is told once, by us."""
+    """Without the library's bar and report: what is wrong is reported once, by us."""
     logging = transformers.utils.logging
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.CRITICAL)

@@ -1,73 +1,166 @@
-"""What the studies of test cases share: one cell's kept predictions, and resamples of its cases.
+"""Tested cases: labels, groups, and what a model says of each case. All metrics are made of them.
 
-A cell is an encoder on a data set. Its probes predict three kinds of images: each seed's
-calibration set, on which thresholds are chosen; the test set, clean and degraded; the sets of its
-shift targets.
+They are made in three places, each with `TestedCases.of` or its constructor: from features and a
+probe (`crsbench.evaluation.runs`), from kept predictions (`crsbench.evaluation.predictions`), from
+a user's table (`crsbench.calibration.external_predictions`). From there on all is pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from crsbench.config.model import Task
-from crsbench.core.errors import UserError
-from crsbench.core.names import CALIBRATION
 from crsbench.data.manifest import Manifest
-from crsbench.evaluation.predictions import KeptPredictions, read_all_predictions
-from crsbench.metrics.arrays import UNKNOWN
-from crsbench.metrics.run_metrics import renormalised
-from crsbench.metrics.statistics import draw_groups, percentile_interval
-
-FloatArray = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class CalibrationCases:
-    """One seed's calibration set. truth: (m, K) int8; probabilities: (m, K) float32."""
-
-    truth: np.ndarray
-    probabilities: np.ndarray
+from crsbench.metrics.arrays import UNKNOWN, FloatArray, Task
+from crsbench.metrics.run_metrics import RunMetrics, renormalised, run_metrics
 
 
 @dataclass(frozen=True, eq=False)
 class TestedCases:
-    """A test set under one condition, and what each seed's probe says of it.
+    """n cases, and what a model of K classes says of them.
 
-    classes: the S classes that the tested images are labelled for; groups: (n,) str; truth: (n, S)
-    int8; probabilities: (seeds, n, S) float32, as the probe gave them; subgroups: n rows of the
-    manifest's further columns; weights: (1 + R, n), how often each case occurs in the test set
-    itself (the first row, all ones) and in R resamples of whole groups.
+    classes: names of the S judged classes, those that the cases are labelled for; shared: (S,)
+    their columns among the model's K, ascending; image_ids, groups: (n,) str; truth: (n, S) of 0,
+    1 and `UNKNOWN`; given: (n, K) probabilities as the model gave them, or (seeds, n, K) of one
+    model a seed; scores: of the same shape, what AUROCs rank by in place of `given`.
+
+    Of a test set that is resampled also subgroups: n rows of further columns; weights: (1 + R, n),
+    how often each case occurs in the test set itself (the first row, all ones) and in R resamples
+    of whole groups.
     """
 
+    task: Task
     classes: tuple[str, ...]
+    shared: np.ndarray
+    image_ids: np.ndarray
     groups: np.ndarray
     truth: np.ndarray
-    probabilities: np.ndarray
-    subgroups: pd.DataFrame
-    weights: FloatArray
+    given: np.ndarray
+    scores: np.ndarray | None = None
+    subgroups: pd.DataFrame = field(default_factory=pd.DataFrame)
+    weights: FloatArray = field(default_factory=lambda: np.ones((1, 0)))
+
+    @classmethod
+    def of(
+        cls,
+        task: Task,
+        classes: Sequence[str],
+        tested: Manifest,
+        rows: np.ndarray,
+        given: np.ndarray,
+    ) -> TestedCases:
+        """Label what a model of the K `classes` says of some rows (mask or places) of a manifest.
+
+        Judged are the classes that the model and the manifest share, in the model's order.
+        """
+        shared = [k for k, name in enumerate(classes) if name in tested.classes]
+        judged = tuple(classes[k] for k in shared)
+        truth = tested.truth[rows][:, [tested.classes.index(name) for name in judged]]
+        cases = tested.image_ids[rows], tested.groups[rows], truth, given
+        return cls(task, judged, np.array(shared, dtype=np.int64), *cases)
+
+    def __len__(self) -> int:
+        return len(self.truth)
 
     @property
     def known(self) -> np.ndarray:
         """(n, S): whether it is known if the label holds."""
         return self.truth != UNKNOWN
 
+    @property
+    def probabilities(self) -> np.ndarray:
+        """(…, n, S) of the judged classes, as the model gave them."""
+        return self._judged(self.given)
+
+    def confidences(self) -> FloatArray:
+        """(…, n, S) float64: probabilities that are fit for a judgement of their calibration.
+
+        Of a multi-class model with some of its classes judged: given that one of them is true.
+        """
+        if self.task == "multiclass" and self.given.shape[-1] > len(self.shared):
+            return renormalised(self.probabilities)
+        return np.asarray(self.probabilities, dtype=np.float64)
+
+    def metrics(self, excluded_classes: Sequence[str] = ()) -> RunMetrics:
+        """The metrics of one model; AUROCs rank by what it gave, not by the `confidences`.
+
+        excluded_classes: as for `crsbench.metrics.run_metrics.run_metrics`.
+        """
+        scores = self.probabilities if self.scores is None else self._judged(self.scores)
+        return run_metrics(
+            self.task,
+            self.truth,
+            self.confidences(),
+            self.classes,
+            excluded_classes=excluded_classes,
+            scores=scores,
+        )
+
+    def _judged(self, values: np.ndarray) -> np.ndarray:
+        """The columns (…, n, S) of the judged classes among (…, n, K)."""
+        return values if values.shape[-1] == len(self.shared) else values[..., self.shared]
+
+    def take(self, rows: np.ndarray) -> TestedCases:
+        """The cases of some rows (mask or places), without subgroups and weights."""
+        return TestedCases(
+            self.task,
+            self.classes,
+            self.shared,
+            self.image_ids[rows],
+            self.groups[rows],
+            self.truth[rows],
+            self.given[..., rows, :],
+            None if self.scores is None else self.scores[..., rows, :],
+        )
+
+    def of_judged_classes(self) -> TestedCases:
+        """The same cases as if the model had no classes but the judged ones, ranked as they are."""
+        judged = np.arange(len(self.classes))
+        return replace(self, given=self.confidences(), shared=judged, scores=None)
+
+
+def in_common(sets: Sequence[TestedCases]) -> list[TestedCases]:
+    """Of sets of cases that are sorted by image the images that all of them have."""
+    ids = sets[0].image_ids
+    for one in sets[1:]:
+        if not np.array_equal(one.image_ids, ids):
+            ids = ids[np.isin(ids, one.image_ids)]
+    return [
+        one if len(one) == len(ids) else one.take(np.searchsorted(one.image_ids, ids))
+        for one in sets
+    ]
+
+
+def of_seeds(sets: Sequence[TestedCases]) -> TestedCases:
+    """One set of the cases that every seed has, with what each seed says of them.
+
+    Seeds share the test set, but a shift target may lack, for a seed, the patients it trained on.
+    """
+    sets = in_common(sets)
+    scores = [one.scores for one in sets if one.scores is not None]
+    return replace(
+        sets[0],
+        given=np.stack([one.given for one in sets]),
+        scores=np.stack(scores) if scores else None,
+    )
+
 
 @dataclass(frozen=True, eq=False)
-class Cell:
-    """An encoder on a data set: its calibration sets by seed, its test sets by condition."""
+class CellCases:
+    """The cases of an encoder on a data set: calibration sets by seed, test sets by condition.
+
+    A test set holds what all seeds say of it; `classes` are those of the data set, which the
+    calibration sets are all labelled for.
+    """
 
     encoder: str
     dataset: str
     task: Task
     classes: tuple[str, ...]
-    calibration: Sequence[CalibrationCases]
+    calibration: Sequence[TestedCases]
     tests: Mapping[str, TestedCases]
     targets: frozenset[str]
 
@@ -75,108 +168,3 @@ class Cell:
     def undegraded(self) -> list[str]:
         """The conditions whose images are as they were taken: clean and the shift targets."""
         return [name for name in self.tests if name == "clean" or name in self.targets]
-
-    def confidences(self, test: TestedCases) -> FloatArray:
-        """(seeds, n, S) float64: probabilities that are fit for a judgement of their calibration.
-
-        A multi-class probe on a target with some of its classes: given that one of them is true.
-        """
-        if self.task == "multiclass" and len(test.classes) < len(self.classes):
-            return np.stack([renormalised(of_seed) for of_seed in test.probabilities])
-        return test.probabilities.astype(np.float64)
-
-
-@dataclass(frozen=True, eq=False)
-class CellReader:
-    """Reads the cells of a data set; the resamples are drawn once for all its encoders.
-
-    manifest: of the data set; targets: manifests of its shift targets by name; replicates: number
-    of resamples of each test set.
-    """
-
-    manifest: Manifest
-    targets: Mapping[str, Manifest]
-    replicates: int
-
-    def read(self, encoder: str, files: Sequence[Path | str]) -> Cell:
-        """The cell of an encoder, from its files of kept predictions, a seed each."""
-        kept = [read_all_predictions(file) for file in files]
-        conditions = [name for name in kept[0] if name != CALIBRATION]
-        for file, of_seed in zip(files, kept, strict=True):
-            if [*of_seed] != [CALIBRATION, *conditions]:
-                raise UserError(
-                    f"{file} was kept by another release or under other conditions; delete it and "
-                    "rerun."
-                )
-        calibration = []
-        for file, of_seed in zip(files, kept, strict=True):
-            one = of_seed[CALIBRATION]
-            rows = _rows_of(self.manifest, one.image_ids, file)
-            calibration.append(CalibrationCases(self.manifest.truth[rows], one.probabilities))
-        tests = {
-            name: self._tested(name, [of_seed[name] for of_seed in kept], files[0])
-            for name in conditions
-        }
-        names = encoder, self.manifest.dataset, self.manifest.task, self.manifest.classes
-        return Cell(*names, calibration, tests, frozenset(self.targets))
-
-    def _tested(self, condition: str, kept: Sequence[KeptPredictions], file: Path | str):
-        """Seeds share the test set; a shift target may lack, for a seed, whom it trained on."""
-        manifest = self.targets.get(condition, self.manifest)
-        shared = kept[0].image_ids
-        for one in kept[1:]:
-            if not np.array_equal(one.image_ids, shared):
-                shared = shared[np.isin(shared, one.image_ids)]
-        rows = _rows_of(manifest, shared, file)
-        own = self.manifest.classes
-        judged = [k for k, name in enumerate(own) if name in manifest.classes]
-        classes = tuple(own[k] for k in judged)
-        probabilities = [
-            one.probabilities[np.searchsorted(one.image_ids, shared)][:, judged] for one in kept
-        ]
-        return TestedCases(
-            classes,
-            manifest.groups[rows],
-            manifest.truth[rows][:, [manifest.classes.index(name) for name in classes]],
-            np.stack(probabilities),
-            manifest.subgroups.iloc[rows].reset_index(drop=True),
-            self._weights(manifest, rows),
-        )
-
-    @cached_property
-    def _drawn(self) -> dict[tuple[str, bytes], FloatArray]:
-        return {}
-
-    def _weights(self, manifest: Manifest, rows: np.ndarray) -> FloatArray:
-        key = manifest.dataset, rows.tobytes()
-        if key not in self._drawn:
-            purpose = f"cases of {self.manifest.dataset} tested on {manifest.dataset}"
-            self._drawn[key] = draw_groups(manifest.groups[rows], purpose, self.replicates)
-        return self._drawn[key]
-
-
-def _rows_of(manifest: Manifest, image_ids: np.ndarray, file: Path | str) -> np.ndarray:
-    rows = np.searchsorted(manifest.image_ids, image_ids).clip(max=len(manifest.image_ids) - 1)
-    if not np.array_equal(manifest.image_ids[rows], image_ids):
-        raise UserError(
-            f"{file} holds predictions of images that the manifest of '{manifest.dataset}' lacks; "
-            "delete it and rerun."
-        )
-    return rows
-
-
-def with_intervals(values: Mapping[str, FloatArray]) -> dict[str, float]:
-    """`x`, `x_low`, `x_high` of each name from (1 + R,) values: the test set's, its resamples'."""
-    table = np.stack(list(values.values()), axis=1)
-    low, high = percentile_interval(table[1:])
-    found = {}
-    for k, name in enumerate(values):
-        found |= {name: float(table[0, k])}
-        found |= {f"{name}_low": float(low[k]), f"{name}_high": float(high[k])}
-    return found
-
-
-def value_with_interval(values: FloatArray) -> dict[str, float]:
-    """`value`, `low`, `high` from (1 + R,) values."""
-    low, high = percentile_interval(values[1:])
-    return {"value": float(values[0]), "low": float(low), "high": float(high)}

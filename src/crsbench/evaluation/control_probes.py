@@ -1,6 +1,6 @@
 """Control probes in the workflow: a cell's runs under other classifiers than the logistic one.
 
-The study asks whether its conclusions hang on the classifier (protocol, section 4, point 7). The
+The study asks whether its conclusions depend on the classifier (protocol, section 4, point 7). The
 same splits, label fractions, standardisation, conditions and metrics as for the logistic probe;
 only the classifier differs.
 """
@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from crsbench.config.grid import Cell, Grid, Run
-from crsbench.config.layout import Layout
-from crsbench.config.model import Config
+from crsbench.config.grid import Cell, Run
 from crsbench.core.files import read_json, write_json
 from crsbench.core.names import CLEAN
 from crsbench.core.progress import progress
 from crsbench.data.manifest import Manifest, read_manifest
 from crsbench.data.splits import TRAIN, read_split
-from crsbench.evaluation.runs import Probe, RunFiles, evaluate_with, runs_frame, standardisation
+from crsbench.evaluation.runs import CellFiles, Probe, evaluate_with, runs_frame, standardisation
 from crsbench.features.store import read_features
 from crsbench.probes import NEIGHBOURS, PERCEPTRON
 
@@ -66,39 +64,6 @@ class ControlSettings:
                 **settings["perceptron"],
             )
         return cls(tuple(settings["fractions"]), neighbours, perceptron)
-
-
-@dataclass(frozen=True)
-class CellFiles:
-    """The files that the control runs of one encoder × data set read.
-
-    splits: seed: file; features: condition: file; targets: shift target: its manifest.
-    """
-
-    manifest: str
-    splits: Mapping[int, str]
-    features: Mapping[str, str]
-    targets: Mapping[str, str]
-
-    @classmethod
-    def of(cls, config: Config, cell: Cell) -> CellFiles:
-        at, layout = Layout.at, Layout(config.results)
-        here = {"encoder": cell.encoder, "dataset": cell.dataset}
-        conditions = Grid(config).conditions(cell.dataset)
-        return cls(
-            at(layout.manifest, dataset=cell.dataset),
-            {seed: at(layout.split, dataset=cell.dataset, seed=seed) for seed in config.seeds},
-            {name: at(layout.features, **here, condition=name) for name in conditions},
-            {
-                target: at(layout.manifest, dataset=target)
-                for target in config.datasets[cell.dataset].shift
-            },
-        )
-
-    @property
-    def all(self) -> list[str]:
-        parts = (self.splits, self.features, self.targets)
-        return [self.manifest, *(file for part in parts for file in part.values())]
 
 
 def write_control_runs(
@@ -196,9 +161,8 @@ def _conditions(
     found: dict[str, dict[str, Any]] = {}
     for condition in (CLEAN, *(name for name in files.features if name != CLEAN)):
         run = Run(cell.encoder, cell.dataset, seed, condition, percent)
-        target = files.targets.get(condition, "")
-        read = RunFiles("", files.features[condition], files.manifest, files.splits[seed], target)
-        found[condition] = evaluate_with(probe, run, read, found.get(CLEAN), excluded_classes)
+        read, clean = files.run(seed, condition), found.get(CLEAN)
+        found[condition] = evaluate_with(probe, run, read, clean, excluded_classes)
     return list(found.values())
 
 

@@ -1,4 +1,4 @@
-"""Kept predictions: what the full-label probes say of every test image, clean, degraded, foreign.
+"""Kept predictions: what the full-label probes say of every test image, clean, degraded, external.
 
 And of the calibration set, which thresholds are chosen on. With them any statistic of a test set
 can be made again without images, features or probes.
@@ -7,7 +7,7 @@ can be made again without images, features or probes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,24 +16,15 @@ import pandas as pd
 from crsbench.core.errors import UserError
 from crsbench.core.files import read_table, write_table
 from crsbench.core.names import CALIBRATION
-from crsbench.data.manifest import read_manifest
+from crsbench.data.manifest import Manifest, read_manifest
 from crsbench.data.splits import TEST
+from crsbench.evaluation.cases import CellCases, TestedCases, in_common, of_seeds
 from crsbench.evaluation.runs import RunFiles, predict_run
+from crsbench.metrics.arrays import FloatArray
+from crsbench.metrics.statistics import draw_groups
 
 PROBABILITY = "p_"
 """What stands before a class's name in the name of its column."""
-
-
-@dataclass(frozen=True, eq=False)
-class KeptPredictions:
-    """One encoder × data set × seed at 100 % of the labels, of one condition.
-
-    image_ids: (n,) str; probabilities: (n, K) float32, columns in the order of `classes`.
-    """
-
-    image_ids: np.ndarray
-    probabilities: np.ndarray
-    classes: tuple[str, ...]
 
 
 def keep_predictions(
@@ -68,76 +59,93 @@ def keep_predictions(
             "condition": np.full(len(tested.image_ids), condition),
             "image_id": tested.image_ids,
         }
-        for name, values in zip(known.classes, tested.probabilities.T, strict=True):
+        for name, values in zip(known.classes, tested.given.T, strict=True):
             columns[f"{PROBABILITY}{name}"] = values.astype(np.float32)
         parts.append(pd.DataFrame(columns))
     metadata = {"classes": list(known.classes), "task": known.task, "dataset": known.dataset}
     write_table(output, pd.concat(parts, ignore_index=True), metadata)
 
 
-def read_predictions(path: Path | str, condition: str) -> KeptPredictions:
-    """Read the predictions of one condition; UserError if the file has none of it."""
-    kept = read_all_predictions(path)
-    if condition not in kept:
-        raise UserError(f"{path} has no predictions under '{condition}'; it has {', '.join(kept)}.")
-    return kept[condition]
+def read_predictions(path: Path | str, tested: Mapping[str, Manifest]) -> dict[str, TestedCases]:
+    """Read what one seed's probe says of the images of some conditions, as float32.
 
-
-def read_all_predictions(path: Path | str) -> dict[str, KeptPredictions]:
-    """The predictions of every condition of a file, in its order; the calibration set is first."""
+    tested: condition (`calibration` among them): the manifest of its images. UserError: the file
+    lacks one of them, or the manifest an image.
+    """
     table, metadata = read_table(path)
-    classes = tuple(metadata["classes"])
+    classes = metadata["classes"]
     probabilities = table[[f"{PROBABILITY}{name}" for name in classes]].to_numpy(np.float32)
     image_ids = table["image_id"].to_numpy()
     places = table.groupby("condition", sort=False).indices
-    return {
-        str(name): KeptPredictions(image_ids[rows].astype(str), probabilities[rows], classes)
-        for name, rows in places.items()
-    }
+    found = {}
+    for condition, manifest in tested.items():
+        if condition not in places:
+            raise UserError(
+                f"{path} has no predictions under '{condition}'; it has {', '.join(places)}."
+            )
+        kept = places[condition]
+        rows = _rows_of(manifest, image_ids[kept].astype(str), path)
+        given = probabilities[kept]
+        found[condition] = TestedCases.of(metadata["task"], classes, manifest, rows, given)
+    return found
 
 
-@dataclass(frozen=True, eq=False)
-class PredictedTestSet:
-    """A test set under one condition, with what every encoder and seed says of it.
-
-    groups: (n,) str; truth: (n, S) int8 of the S classes that the tested images are labelled for;
-    probabilities: encoder: (seeds, n, S) float32 of these classes, as the probe gave them.
-    """
-
-    groups: np.ndarray
-    truth: np.ndarray
-    probabilities: Mapping[str, np.ndarray]
+def _rows_of(manifest: Manifest, image_ids: np.ndarray, file: Path | str) -> np.ndarray:
+    rows = np.searchsorted(manifest.image_ids, image_ids).clip(max=len(manifest.image_ids) - 1)
+    if not np.array_equal(manifest.image_ids[rows], image_ids):
+        raise UserError(
+            f"{file} holds predictions of images that the manifest of '{manifest.dataset}' lacks; "
+            "delete it and rerun."
+        )
+    return rows
 
 
 def read_test_set(
-    tested: Path | str, condition: str, files: Mapping[str, Sequence[Path | str]]
-) -> PredictedTestSet:
-    """Read the cases that every seed of every encoder has predictions of.
-
-    Seeds share the test set, but a shift target may lack, for a seed, the patients it trained on.
+    tested: Manifest, condition: str, files: Mapping[str, Sequence[Path | str]]
+) -> dict[str, TestedCases]:
+    """By encoder the cases that every seed of every encoder has predictions of.
 
     tested: manifest of the tested images (the target's for a shift); files: encoder: its files of
     kept predictions, a seed each.
     """
-    manifest = read_manifest(tested)
-    kept = {name: [read_predictions(file, condition) for file in of] for name, of in files.items()}
-    everyone = [one for of_encoder in kept.values() for one in of_encoder]
-    shared = everyone[0].image_ids
-    for one in everyone[1:]:
-        shared = shared[np.isin(shared, one.image_ids)]
-    rows = np.searchsorted(manifest.image_ids, shared)
-    if not np.array_equal(manifest.image_ids[rows.clip(max=len(manifest.image_ids) - 1)], shared):
-        raise UserError(f"{tested} lacks images that predictions were kept of; rerun.")
-    classes = everyone[0].classes
-    judged = [k for k, name in enumerate(classes) if name in manifest.classes]
-    truth = manifest.truth[rows][:, [manifest.classes.index(classes[k]) for k in judged]]
-    probabilities = {
-        name: np.stack(
-            [
-                one.probabilities[np.searchsorted(one.image_ids, shared)][:, judged]
-                for one in of_encoder
-            ]
-        )
-        for name, of_encoder in kept.items()
-    }
-    return PredictedTestSet(manifest.groups[rows], truth, probabilities)
+    encoders = [
+        of_seeds([read_predictions(file, {condition: tested})[condition] for file in of_encoder])
+        for of_encoder in files.values()
+    ]
+    return dict(zip(files, in_common(encoders), strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class CellReader:
+    """Reads the cells of a data set; the resamples are drawn once for all its encoders.
+
+    manifest: of the data set; conditions: that it is tested under; targets: manifests of its shift
+    targets by name; replicates: number of resamples of each test set.
+    """
+
+    manifest: Manifest
+    conditions: Sequence[str]
+    targets: Mapping[str, Manifest]
+    replicates: int
+    _drawn: dict[tuple[str, bytes], FloatArray] = field(default_factory=dict)
+
+    def read(self, encoder: str, files: Sequence[Path | str]) -> CellCases:
+        """The cell of an encoder, from its files of kept predictions, a seed each."""
+        tested = dict.fromkeys((CALIBRATION, *self.conditions), self.manifest) | self.targets
+        seeds = [read_predictions(file, tested) for file in files]
+        tests = {
+            name: self._resampled(tested[name], of_seeds([seed[name] for seed in seeds]))
+            for name in self.conditions
+        }
+        names = encoder, self.manifest.dataset, self.manifest.task, self.manifest.classes
+        calibration = [seed[CALIBRATION] for seed in seeds]
+        return CellCases(*names, calibration, tests, frozenset(self.targets))
+
+    def _resampled(self, tested: Manifest, cases: TestedCases) -> TestedCases:
+        rows = np.searchsorted(tested.image_ids, cases.image_ids)
+        key = tested.dataset, rows.tobytes()
+        if key not in self._drawn:
+            purpose = f"cases of {self.manifest.dataset} tested on {tested.dataset}"
+            self._drawn[key] = draw_groups(cases.groups, purpose, self.replicates)
+        subgroups = tested.subgroups.iloc[rows].reset_index(drop=True)
+        return replace(cases, subgroups=subgroups, weights=self._drawn[key])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -20,8 +20,9 @@ from crsbench.core.names import CLEAN
 from crsbench.core.threads import use_one_thread
 from crsbench.data.manifest import Manifest, read_contents, read_manifest
 from crsbench.data.splits import CALIBRATION, TEST, TRAIN, Split, read_split
-from crsbench.features.store import Features, read_features
-from crsbench.metrics.run_metrics import RunMetrics, renormalised, run_metrics
+from crsbench.evaluation.cases import TestedCases
+from crsbench.features.store import Features, check_made_by, read_features
+from crsbench.metrics.run_metrics import RunMetrics
 from crsbench.probes import FittedProbe, ProbeSettings
 
 CACHED_FILES = 32
@@ -56,7 +57,8 @@ class RunFiles:
     """The files that a run reads.
 
     On a shift target also `target`, its manifest, and `clean`, the file of the same probe's run on
-    the clean test set; both are empty otherwise.
+    the clean test set; both are empty otherwise. made_by: what the features must have been made by,
+    see `crsbench.features.store.check_made_by`.
     """
 
     probe: str
@@ -65,6 +67,36 @@ class RunFiles:
     split: str
     target: str = ""
     clean: str = ""
+    made_by: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class CellFiles:
+    """The files that the runs of one encoder × data set read.
+
+    splits, probes: seed: file; features: condition: file; targets: shift target: its manifest.
+    Where probes are fitted on the way there are no files of them.
+    """
+
+    manifest: str
+    splits: Mapping[int, str]
+    features: Mapping[str, str]
+    targets: Mapping[str, str] = field(default_factory=dict)
+    probes: Mapping[int, str] = field(default_factory=dict)
+
+    def run(self, seed: int, condition: str) -> RunFiles:
+        return RunFiles(
+            self.probes.get(seed, ""),
+            self.features[condition],
+            self.manifest,
+            self.splits[seed],
+            self.targets.get(condition, ""),
+        )
+
+    @property
+    def all(self) -> list[str]:
+        parts = (self.splits, self.features, self.targets, self.probes)
+        return [self.manifest, *(file for part in parts for file in part.values())]
 
 
 def fit_probes(
@@ -73,17 +105,21 @@ def fit_probes(
     split_file: Path | str,
     outputs: Mapping[int, Path | str],
     settings: ProbeSettings,
+    made_by: Mapping[str, Any] | None = None,
 ) -> None:
     """Fit one seed's probe at each label fraction of `outputs` (percent: file).
 
     Features are standardised with the mean and standard deviation of the seed's whole train part,
-    which needs no labels; the stored probes take raw features.
+    which needs no labels; the stored probes take raw features. made_by: what the features must have
+    been made by (`check_made_by`).
     """
     from crsbench.probes.selection import fit_probe
 
     manifest = read_manifest(manifest_file)
     split = read_split(split_file, manifest)
-    matrix = read_features(features_file).rows(manifest.image_ids, features_file)
+    features = read_features(features_file)
+    check_made_by(features_file, features.metadata, made_by)
+    matrix = features.rows(manifest.image_ids, features_file)
     mean, scale = standardisation(matrix[split.part == TRAIN])
     for percent, output in outputs.items():
         rows = split.labelled(percent)
@@ -101,6 +137,7 @@ def fit_probes_of(
     percents: Sequence[int],
     outputs: Sequence[str],
     settings: Mapping[str, Any],
+    made_by: Mapping[str, Any],
 ) -> None:
     """`fit_probes` for a process of its own: `settings` is the config's section `probe`."""
     import crsbench.probes.selection  # noqa: F401  # here: torch, before its threads are bound
@@ -108,7 +145,7 @@ def fit_probes_of(
     use_one_thread()
     whole = ProbeSettings(**{**settings, "c_grid": tuple(settings["c_grid"])})
     files = dict(zip(percents, outputs, strict=True))
-    fit_probes(features_file, manifest_file, split_file, files, whole)
+    fit_probes(features_file, manifest_file, split_file, files, whole, made_by)
 
 
 def standardisation(train: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -134,21 +171,7 @@ class Probe(Protocol):
     def predict_proba(self, features: np.ndarray) -> np.ndarray: ...
 
 
-@dataclass(frozen=True)
-class Predicted:
-    """What a probe predicts for the n images of a condition, in the order of their ids.
-
-    image_ids: (n,) str; truth: (n, S) int8 of the columns `shared` (S,) of the probabilities, the
-    classes that the tested data set has; probabilities: (n, K) float64 of the probe's classes.
-    """
-
-    image_ids: np.ndarray
-    truth: np.ndarray
-    shared: np.ndarray
-    probabilities: np.ndarray
-
-
-def predict_run(files: RunFiles, part: str = TEST) -> Predicted:
+def predict_run(files: RunFiles, part: str = TEST) -> TestedCases:
     """Apply the logistic probe of `files.probe` to the features of a run's condition.
 
     part: as in `predict_with`.
@@ -156,7 +179,7 @@ def predict_run(files: RunFiles, part: str = TEST) -> Predicted:
     return predict_with(_probe(files.probe), files, part)
 
 
-def predict_with(probe: Probe, files: RunFiles, part: str = TEST) -> Predicted:
+def predict_with(probe: Probe, files: RunFiles, part: str = TEST) -> TestedCases:
     """Apply a probe to the features of a run's condition; `files.probe` is not read.
 
     part: what of the probe's own data set is predicted, the test or the calibration set; of a shift
@@ -168,17 +191,15 @@ def predict_with(probe: Probe, files: RunFiles, part: str = TEST) -> Predicted:
         rows = unseen(files.target, files.manifest, files.split)
     else:
         tested, rows = manifest, split.part == part
-    image_ids = tested.image_ids[rows]
-    probabilities = _predicted(probe, files.features, image_ids)
-    shared = [k for k, name in enumerate(manifest.classes) if name in tested.classes]
-    columns = [tested.classes.index(manifest.classes[k]) for k in shared]
-    return Predicted(image_ids, tested.truth[rows][:, columns], np.array(shared), probabilities)
+    probabilities = _predicted(probe, files, tested.image_ids[rows])
+    return TestedCases.of(manifest.task, manifest.classes, tested, rows, probabilities)
 
 
-def _predicted(probe: Probe, file: str, image_ids: np.ndarray) -> np.ndarray:
+def _predicted(probe: Probe, files: RunFiles, image_ids: np.ndarray) -> np.ndarray:
     """(n, K) probabilities, a bounded number of rows at a time: several threads do it at once."""
-    features = _features(file)
-    at = features.positions(image_ids, file)
+    features = _features(files.features)
+    check_made_by(files.features, features.metadata, files.made_by)
+    at = features.positions(image_ids, files.features)
     blocks = [at[start : start + ROWS_AT_ONCE] for start in range(0, len(at), ROWS_AT_ONCE)]
     return np.concatenate([probe.predict_proba(features.take(block)) for block in blocks])
 
@@ -225,7 +246,7 @@ def evaluate_with(
     files: `probe` and `clean` are not read. clean: on a shift target, the content of the same
     probe's clean run. excluded_classes: classes that `macro_auroc_core` leaves out.
     """
-    metrics = _metrics(_manifest(files.manifest), predict_with(probe, files), excluded_classes)
+    metrics = predict_with(probe, files).metrics(excluded_classes)
     content = {**asdict(run), **metrics.to_json()}
     if files.target:
         if clean is None:
@@ -235,21 +256,6 @@ def evaluate_with(
     content |= {"weights_sha256": made_by["weights_sha256"]}
     base_model = made_by.get("base_model")
     return content if base_model is None else content | {"base_model": base_model}
-
-
-def _metrics(manifest: Manifest, tested: Predicted, excluded_classes: Sequence[str]) -> RunMetrics:
-    classes = [manifest.classes[k] for k in tested.shared]
-    scores = probabilities = tested.probabilities[:, tested.shared]
-    if manifest.task == "multiclass" and len(classes) < len(manifest.classes):
-        probabilities = renormalised(scores)
-    return run_metrics(
-        manifest.task,
-        tested.truth,
-        probabilities,
-        classes,
-        excluded_classes=excluded_classes,
-        scores=scores,
-    )
 
 
 def _beside_source(run: Run, metrics: RunMetrics, clean: Mapping[str, Any]) -> dict[str, Any]:

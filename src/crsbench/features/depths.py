@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
-from crsbench.config.model import Config, EncoderEntry
 from crsbench.core.errors import UserError
 from crsbench.core.names import CLEAN
 from crsbench.data.manifest import read_manifest
 from crsbench.encoders import BlockEncoder, LoadedEncoder, load_encoder
 from crsbench.features.jobs import extract_views, job_device
+from crsbench.features.settings import ExtractionSettings
 from crsbench.features.store import FeatureWriter, read_features
 
 APPLIED, LEFT_OUT, HAS_NONE = "applied", "left out", "has none"
@@ -63,28 +63,30 @@ class AtDepths:
 
 
 def extract_depths(
-    config: Config,
-    entry: EncoderEntry,
+    settings: ExtractionSettings,
     *,
-    image_root: Path,
+    without_norm: bool,
     manifest_file: Path | str,
     outputs: Mapping[int, Path | str],
     workers: int,
 ) -> None:
-    """Extract the clean features of a data set at several depths (percent: file) in one pass."""
+    """Extract the clean features of a data set at several depths (percent: file) in one pass.
+
+    settings: of one encoder; without_norm: whether its final norm is left out below 100 %.
+    """
     count = len(read_manifest(manifest_file).image_ids)
     depths = sorted(outputs)
-    without_norm = entry.name in config.settings["depth_sweep"]["without_norm"]
     all_depths = Path(outputs[depths[0]]).with_name("all-depths.arrow")
-    with job_device(config) as device:
-        encoder = load_encoder(entry, config.home, config.weights_root, device)
+    (entry,) = settings.encoders
+    with job_device(settings.device) as device:
+        encoder = load_encoder(entry, settings.home, settings.weights_root, device)
         view = AtDepths.of(encoder, depths, without_norm)
-        images = image_root, manifest_file, [(CLEAN,)] * count
+        images = manifest_file, [(CLEAN,)] * count
         files = {entry.name: {CLEAN: all_depths}}
         seen = replace(encoder, encode=view)
         about = {"depths": depths, "norm": view.norm}
         how = {"device": device, "workers": workers, "about": about}
-        extract_views(config, [seen], *images, files, **how)
+        extract_views(settings, [seen], *images, files, **how)
     _divide(all_depths, view, outputs)
     all_depths.unlink()
 

@@ -13,12 +13,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from crsbench.config.model import Config, EncoderEntry
+from crsbench.config.model import EncoderEntry
 from crsbench.core.errors import UserError
 from crsbench.core.hashing import sha256_of_file
 from crsbench.core.names import CLEAN
 from crsbench.data.manifest import read_manifest
 from crsbench.data.splits import read_test
+from crsbench.features.settings import ExtractionSettings
 from crsbench.features.store import FeatureWriter
 
 IDS, VECTORS = "image_id", "features"
@@ -43,8 +44,7 @@ def embedding_files(
 
 
 def take_embeddings(
-    config: Config,
-    entry: EncoderEntry,
+    settings: ExtractionSettings,
     dataset: str,
     *,
     manifest_file: Path | str,
@@ -53,17 +53,19 @@ def take_embeddings(
 ) -> None:
     """Write the feature files of a data set from the user's embeddings; no image is opened.
 
+    settings: of one encoder; dataset: of the panel, whose source a shift target is tested for;
     outputs: named `{condition}.arrow`. The clean condition must hold every image of the manifest, a
     degraded one every test image; without a test file the outputs are shift targets, whose
-    manifest it is. Ids beyond these are told and left out. Raises UserError naming the file that is
-    missing, unreadable or of another width than the clean one, an id that is missing or twice, or
-    an image whose vector is not finite.
+    manifest it is. Ids beyond these are reported and left out. Raises UserError naming the file
+    that is missing, unreadable or of another width than the clean one, an id that is missing or
+    twice, or an image whose vector is not finite.
     """
+    (entry,), weights_root = settings.encoders, settings.weights_root
     manifest = read_manifest(manifest_file)
-    width = _width(embedding_files(entry, config.weights_root, dataset, [CLEAN])[CLEAN], entry.name)
+    width = _width(embedding_files(entry, weights_root, dataset, [CLEAN])[CLEAN], entry.name)
     is_test = None if test_file is None else read_test(test_file, manifest)
     named = {Path(output).stem: Path(output) for output in outputs}
-    files = embedding_files(entry, config.weights_root, dataset, list(named))
+    files = embedding_files(entry, weights_root, dataset, list(named))
     for condition, file in files.items():
         whole = is_test is None or condition == CLEAN
         wanted = manifest.image_ids if whole else manifest.image_ids[is_test]
@@ -78,7 +80,7 @@ def take_embeddings(
             "dataset": manifest.dataset,
             "condition": CLEAN if is_test is None else condition,
             "weights_sha256": sha256_of_file(file),
-            "embeddings": entry.spec["embeddings"],
+            "made_by": settings.made_by[entry.name],
             "dtype": "float32",
             "versions": {name: version(name) for name in LIBRARIES},
         }
@@ -158,7 +160,7 @@ def _read_npz(file: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _float32(vectors: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is told as such
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is reported as such
         return vectors.astype(np.float32, copy=False)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from crsbench.features.overflow import first_not_finite
 from crsbench.features.shards import ShardedFeatures
 from crsbench.images.canonical import read_canonical
 from crsbench.images.perturbations import perturb
+from crsbench.images.scaling import DEFAULT, Scaling
 
 LIBRARIES = ("numba", "numpy", "open_clip_torch", "pillow", "timm", "torch", "transformers")
 """What a feature file names the versions of."""
@@ -59,6 +61,7 @@ class ImageViews(Dataset[Pixels | UserError]):
     levels: Mapping[str, Sequence[float]]
     short_side: int
     max_pixels: int
+    scaling: Scaling = DEFAULT
 
     def __len__(self) -> int:
         return len(self.files)
@@ -66,7 +69,9 @@ class ImageViews(Dataset[Pixels | UserError]):
     def __getitem__(self, index: int) -> Pixels | UserError:
         image_id = self.image_ids[index]
         try:
-            image = read_canonical(self.files[index], self.short_side, self.max_pixels)
+            image = read_canonical(
+                self.files[index], self.short_side, self.max_pixels, self.scaling
+            )
         except UserError as error:
             return error
         views: list[list[np.ndarray]] = [[] for _ in self.geometries]
@@ -118,22 +123,27 @@ def extract(
     workers: int,
     metadata: Mapping[str, Any],
     precision: str = FLOAT32,
+    made_by: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> None:
-    """Write the features of every view: by encoder, each condition's file, whole or absent.
+    """Write the features of every view: by encoder, each condition's file, complete or not at all.
 
     Images go in shards, batches of `batch_size` views in the order of images and
     conditions within one, so that the bits depend on nothing else: not on the encoders that run
     beside one, nor on `workers`, the processes that decode and degrade ahead (0: this process
     does). A shard is kept on the disk until all are there: a job that was killed goes on with the
     shard that it was at. The forward pass computes in `precision`, by autocast; features are stored
-    as float32. Raises UserError naming the image that can't be read or whose features are not
-    finite.
+    as float32. metadata: of every file; made_by: by encoder what decides its features
+    (`ExtractionSettings.made_by`). Raises UserError naming the image that can't be read or whose
+    features are not finite.
     """
-    made_by = [_metadata(encoder, views, precision, metadata) for encoder in encoders]
+    about = [
+        _metadata(encoder, views, precision, {**metadata, "made_by": made_by.get(encoder.name)})
+        for encoder in encoders
+    ]
     how = {"batch_size": batch_size, "hardware": _hardware(device)}
     stores = [
         ShardedFeatures(outputs[encoder.name], views.image_ids, views.conditions, made | how)
-        for encoder, made in zip(encoders, made_by, strict=True)
+        for encoder, made in zip(encoders, about, strict=True)
     ]
     todo = [shard for shard in stores[0].shards if not all(shard in store for store in stores)]
     images = [index for shard in todo for index in shard]
@@ -152,7 +162,7 @@ def extract(
         rows = _encoded(encoders, views.geometries, batches, device, precision)
         for store, found in zip(stores, rows, strict=True):
             store.keep(shard, found)
-    for store, made in zip(stores, made_by, strict=True):
+    for store, made in zip(stores, about, strict=True):
         store.write(made)
 
 
@@ -238,7 +248,7 @@ def encode(
 
 
 def _hardware(device: torch.device) -> str:
-    """What the last bits of a feature may hang on."""
+    """What the last bits of a feature may depend on."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 

@@ -10,25 +10,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from crsbench.config.model import Config, EncoderEntry
 from crsbench.core.errors import UserError
 from crsbench.core.gpu_lock import leased_gpu
 from crsbench.core.hashing import sha256_of_file
 from crsbench.core.memory import keep_freed_memory
 from crsbench.core.names import CLEAN
 from crsbench.core.threads import use_one_thread
-from crsbench.data.manifest import read_manifest
+from crsbench.data.manifest import Manifest, read_manifest
 from crsbench.data.splits import read_test
 from crsbench.encoders import LoadedEncoder, load_encoder
 from crsbench.features.extraction import ImageViews, extract, geometries_of
 from crsbench.features.precision_check import check_precision
+from crsbench.features.settings import ExtractionSettings, ImageSettings
 
 
 def extract_features(
-    config: Config,
-    entries: Sequence[EncoderEntry],
+    settings: ExtractionSettings,
     *,
-    image_root: Path,
     manifest_file: Path | str,
     test_file: Path | str | None,
     outputs: Sequence[Path | str],
@@ -46,24 +44,24 @@ def extract_features(
     is_test = np.zeros(len(manifest.image_ids), dtype=bool)
     if test_file is not None:
         is_test = read_test(test_file, manifest)
-    files: dict[str, dict[str, Path]] = {entry.name: {} for entry in entries}
+    files: dict[str, dict[str, Path]] = {entry.name: {} for entry in settings.encoders}
     for output in map(Path, outputs):
         condition = CLEAN if test_file is None else output.stem
         files[output.parent.parent.name][condition] = output
-    conditions = tuple(files[entries[0].name])
+    conditions = tuple(files[settings.encoders[0].name])
     seen = [conditions if tested else (CLEAN,) for tested in is_test]
-    with job_device(config) as device:
+    with job_device(settings.device) as device:
         encoders = [
-            load_encoder(entry, config.home, config.weights_root, device) for entry in entries
+            load_encoder(entry, settings.home, settings.weights_root, device)
+            for entry in settings.encoders
         ]
-        images = image_root, manifest_file, seen
-        extract_views(config, encoders, *images, files, device=device, workers=workers)
+        how = {"device": device, "workers": workers}
+        extract_views(settings, encoders, manifest_file, seen, files, **how)
 
 
 def extract_views(
-    config: Config,
+    settings: ExtractionSettings,
     encoders: Sequence[LoadedEncoder],
-    image_root: Path,
     manifest_file: Path | str,
     conditions: Sequence[Sequence[str]],
     files: Mapping[str, Mapping[str, Path]],
@@ -78,31 +76,42 @@ def extract_views(
     else made the features, for the files' metadata.
     """
     manifest = read_manifest(manifest_file)
-    settings = config.settings["extraction"]
-    how = {name: settings[name] for name in ("batch_size", "precision")}
+    how = {"batch_size": settings.batch_size, "precision": settings.precision}
     rows = [row for row, names in enumerate(conditions) if names]
-    views = ImageViews(
-        files=[image_root / manifest.paths[row] for row in rows],
-        image_ids=[manifest.image_ids[row] for row in rows],
-        conditions=[conditions[row] for row in rows],
-        geometries=geometries_of(encoders),
-        levels=config.perturbations,
-        short_side=config.settings["image"]["short_side"],
-        max_pixels=config.settings["image"]["max_pixels"],
-    )
+    views = views_of(settings.images, manifest, rows, encoders, [conditions[row] for row in rows])
     for encoder in encoders:
         check_precision(encoder, views, device=device, **how)
     made_from = {"dataset": manifest.dataset, "manifest_sha256": sha256_of_file(manifest_file)}
-    metadata = {**(about or {}), **made_from}
-    extract(encoders, views, files, device=device, workers=workers, metadata=metadata, **how)
+    how |= {"metadata": {**(about or {}), **made_from}, "made_by": settings.made_by}
+    extract(encoders, views, files, device=device, workers=workers, **how)
+
+
+def views_of(
+    settings: ImageSettings,
+    manifest: Manifest,
+    rows: Sequence[int],
+    encoders: Sequence[LoadedEncoder],
+    conditions: Sequence[Sequence[str]],
+) -> ImageViews:
+    """The views of some rows of a manifest, each under its conditions."""
+    root = settings.roots[manifest.dataset]
+    return ImageViews(
+        files=[root / manifest.paths[row] for row in rows],
+        image_ids=[str(manifest.image_ids[row]) for row in rows],
+        conditions=conditions,
+        geometries=geometries_of(encoders),
+        levels=settings.levels,
+        short_side=settings.short_side,
+        max_pixels=settings.max_pixels,
+        scaling=settings.scalings[manifest.dataset],
+    )
 
 
 @contextmanager
-def job_device(config: Config) -> Iterator[torch.device]:
+def job_device(kind: str) -> Iterator[torch.device]:
     """The device of a job: one thread of the CPU, or a GPU that no other job has."""
     use_one_thread()
     keep_freed_memory()
-    kind = config.settings["extraction"]["device"]
     if kind == "cpu":
         yield torch.device(kind)
         return

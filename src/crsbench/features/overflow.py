@@ -11,7 +11,7 @@ import torch
 def first_not_finite(encode: Callable[[torch.Tensor], Any], images: torch.Tensor) -> str:
     """The first module whose output holds a value that is not finite, as `name (class)`, or "".
 
-    Runs `encode` once more on the images, under the caller's autocast. Modules are told in the
+    Runs `encode` once more on the images, under the caller's autocast. Modules are listed in the
     order in which they end, so that the innermost comes first. Empty for an encoder that is no
     torch module, whose parts can't be watched, or that is finite this time.
     """

@@ -1,4 +1,4 @@
-"""The gate before an extraction: features must not hang on the batch, nor on the precision."""
+"""The gate before an extraction: features must not depend on the batch, nor on the precision."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def check_precision(
     full = _in_batches(encoder, sample, device, batch_size, precision)
     alone = _in_batches(encoder, sample, device, 1, precision)
     advice = "an encoder must see each image by itself (in evaluation mode, without randomness)"
-    told = f"alone and in a batch of {batch_size}"
+    compared = f"alone and in a batch of {batch_size}"
     names = sample[0]
-    _check(encoder, names, full, alone, BATCH_TOLERANCE[precision], told, advice)
+    _check(encoder, names, full, alone, BATCH_TOLERANCE[precision], compared, advice)
     if precision != FLOAT32:
         exact = _in_batches(encoder, sample, device, batch_size, FLOAT32)
-        told, advice = f"in {precision} and in float32", "set extraction.precision: float32"
-        _check(encoder, names, full, exact, FLOAT32_TOLERANCE[precision], told, advice)
+        compared, advice = f"in {precision} and in float32", "set extraction.precision: float32"
+        _check(encoder, names, full, exact, FLOAT32_TOLERANCE[precision], compared, advice)
 
 
 Sample = tuple[list[ViewName], torch.Tensor]
@@ -98,13 +98,13 @@ def _check(
     found: np.ndarray,
     wanted: np.ndarray,
     allowed: float,
-    told: str,
+    compared: str,
     advice: str,
 ) -> None:
     if found.shape != wanted.shape:
         raise UserError(
             f"The features of the encoder '{encoder.name}' have widths {found.shape[1]} and "
-            f"{wanted.shape[1]} {told}; {advice}."
+            f"{wanted.shape[1]} {compared}; {advice}."
         )
     distance = np.linalg.norm(found.astype(float) - wanted, axis=1)
     norm = np.linalg.norm(wanted.astype(float), axis=1)
@@ -115,7 +115,7 @@ def _check(
         index = int(np.argmax(np.abs(found[worst].astype(float) - wanted[worst])))
         raise UserError(
             f"The features of the encoder '{encoder.name}' for image '{names[worst].image_id}' "
-            f"differ {told} by {share[worst]:.1e} of their norm, most at index {index} of "
+            f"differ {compared} by {share[worst]:.1e} of their norm, most at index {index} of "
             f"{found.shape[1]} ({found[worst, index]:.4g} and {wanted[worst, index]:.4g}); allowed "
             f"is {allowed:.0e}; {advice}."
         )

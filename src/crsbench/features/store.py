@@ -137,6 +137,33 @@ def read_metadata(path: Path | str) -> dict[str, Any]:
         raise UserError(f"{path} is no readable feature file; delete it and rerun.") from error
 
 
+def check_made_by(
+    path: Path | str, metadata: Mapping[str, Any], wanted: Mapping[str, Any] | None
+) -> None:
+    """Raises UserError when a feature file was made by other settings than `wanted`.
+
+    wanted: as in `ExtractionSettings.made_by`; None: whatever made it is right.
+    """
+    found = metadata.get("made_by")
+    if wanted is None or found == wanted:
+        return
+    key, found, wanted = _difference("", found, wanted)
+    raise UserError(
+        f"{path} was made with {key or 'settings'} {json.dumps(found)}, the run wants "
+        f"{json.dumps(wanted)}; make it again with `--forcerun {path}`."
+    )
+
+
+def _difference(key: str, found: Any, wanted: Any) -> tuple[str, Any, Any]:
+    """The innermost key, joined by dots, in which two mappings first differ, and both values."""
+    if isinstance(found, Mapping) and isinstance(wanted, Mapping):
+        for name in sorted({*found, *wanted}):
+            if found.get(name) != wanted.get(name):
+                inner = f"{key}.{name}" if key else name
+                return _difference(inner, found.get(name), wanted.get(name))
+    return key, found, wanted
+
+
 def read_features(path: Path | str) -> Features:
     """Map a feature file; raises UserError naming it when it is not whole, changed or not sorted.
 

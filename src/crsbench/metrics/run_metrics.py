@@ -27,14 +27,14 @@ from crsbench.metrics.proper_scores import brier_score, log_loss
 
 
 def renormalised(probabilities: npt.ArrayLike) -> FloatArray:
-    """Probabilities (n, K) of some of a probe's classes, given that one of these is true.
+    """Probabilities (…, K) of some of a probe's classes, given that one of these is true.
 
     Each row is divided by its sum. A row that gave them no probability at all says nothing of
     which it is, and becomes uniform.
     """
     probabilities = np.asarray(probabilities, dtype=np.float64)
-    mass = probabilities.sum(axis=1, keepdims=True)
-    uniform = np.full_like(probabilities, 1.0 / probabilities.shape[1])
+    mass = probabilities.sum(axis=-1, keepdims=True)
+    uniform = np.full_like(probabilities, 1.0 / probabilities.shape[-1])
     return np.divide(probabilities, mass, out=uniform, where=mass > 0)
 
 

@@ -5,12 +5,13 @@ is for the caller to decide and to say.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats as scipy_stats
+import scipy  # which loads `scipy.stats` at its first use
 
 from crsbench.core.hashing import sha256_number
 
@@ -41,13 +42,13 @@ def kendall_tau(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     Without ties it is 1 − 2 · inverted / pairs.
     """
     a, b = _paired(a, b)
-    return float(scipy_stats.kendalltau(a, b).statistic) if _both_vary(a, b) else float("nan")
+    return float(scipy.stats.kendalltau(a, b).statistic) if _both_vary(a, b) else float("nan")
 
 
 def spearman_rho(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     """Spearman's ρ of two (n,) series; NaN for fewer than two values or a constant series."""
     a, b = _paired(a, b)
-    return float(scipy_stats.spearmanr(a, b).statistic) if _both_vary(a, b) else float("nan")
+    return float(scipy.stats.spearmanr(a, b).statistic) if _both_vary(a, b) else float("nan")
 
 
 @dataclass(frozen=True)
@@ -97,18 +98,31 @@ def top_k_overlap(a: npt.ArrayLike, b: npt.ArrayLike, k: int) -> float:
 # --- tests and intervals -------------------------------------------------------------------------
 
 
-def t_interval(values: npt.ArrayLike, level: float = 0.95) -> tuple[float, float, float]:
+class Interval(NamedTuple):
+    """An estimate with its interval; the bounds are NaN where there is none."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+def student_quantile(df: int, level: float = 0.95) -> float:
+    """The t that |T| stays below with the probability `level`, T of Student's law with `df`."""
+    return float(scipy.stats.t.ppf((1 + level) / 2, df))
+
+
+def t_interval(values: npt.ArrayLike, level: float = 0.95) -> Interval:
     """Mean of (n,) values with its two-sided Student interval, mean ± t · s / √n.
 
     The bounds are NaN for fewer than two values, and the mean is for none.
     """
     values = _complete(values)
     if len(values) < 2:
-        return float(values[0]) if len(values) else math.nan, math.nan, math.nan
+        return Interval(float(values[0]) if len(values) else math.nan, math.nan, math.nan)
     mean = float(values.mean())
-    t = float(scipy_stats.t.ppf((1 + level) / 2, len(values) - 1))
-    half = t * float(values.std(ddof=1)) / math.sqrt(len(values))
-    return mean, mean - half, mean + half
+    standard_error = float(values.std(ddof=1)) / math.sqrt(len(values))
+    half = student_quantile(len(values) - 1, level) * standard_error
+    return Interval(mean, mean - half, mean + half)
 
 
 @dataclass(frozen=True)
@@ -137,7 +151,7 @@ def welch_test(a: npt.ArrayLike, b: npt.ArrayLike, level: float = 0.95) -> Welch
         raise ValueError(f"Welch's test needs two values in each group, got {len(a)} and {len(b)}")
     if np.ptp(a) == 0 and np.ptp(b) == 0:
         raise ValueError("Welch's test needs a group whose values vary")
-    test = scipy_stats.ttest_ind(a, b, equal_var=False)
+    test = scipy.stats.ttest_ind(a, b, equal_var=False)
     interval = test.confidence_interval(level)
     return WelchTest(
         mean_a=float(a.mean()),
@@ -172,76 +186,53 @@ def pearson(a: npt.ArrayLike, b: npt.ArrayLike, level: float = 0.95) -> Correlat
     nan = float("nan")
     if not _both_vary(a, b):
         return Correlation(nan, nan, nan, nan, len(a))
-    result = scipy_stats.pearsonr(a, b)
+    result = scipy.stats.pearsonr(a, b)
     low, high = result.confidence_interval(level) if len(a) > 3 else (nan, nan)
     return Correlation(
         float(result.statistic), float(low), float(high), float(result.pvalue), len(a)
     )
 
 
-@dataclass(frozen=True)
-class Interval:
-    """An estimate with its interval."""
-
-    estimate: float
-    low: float
-    high: float
-
-
-def mean_interval(values: npt.ArrayLike, level: float = 0.95) -> Interval:
-    """Mean of (n,) values with Student's t interval; the interval is NaN for a single value."""
-    values = _complete(values)
-    if not values.size:
-        raise ValueError("a mean needs at least one value, got none")
-    mean = float(values.mean())
-    if len(values) == 1:
-        return Interval(mean, float("nan"), float("nan"))
-    reach = scipy_stats.t.ppf((1 + level) / 2, len(values) - 1) * scipy_stats.sem(values)
-    return Interval(mean, float(mean - reach), float(mean + reach))
-
-
-def bootstrap_mean(
-    values: npt.ArrayLike, key: str, replicates: int = 10_000, level: float = 0.95
-) -> Interval:
-    """Mean of (n,) values with a percentile bootstrap interval.
-
-    For a paired comparison give the differences of the pairs: they are resampled whole.
-
-    Args:
-        values: (n,), at least one.
-        key: names the purpose; the draws follow from its SHA-256.
-        replicates: number of resamples.
-        level: of the interval.
-    """
-    values = _complete(values)
-    if not values.size:
-        raise ValueError("the bootstrap needs at least one value, got none")
-    drawn = _generator(key).integers(0, len(values), size=(replicates, len(values)))
-    means = values[drawn].mean(axis=1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(values.mean()), float(low), float(high))
-
-
 # --- resampling of test cases --------------------------------------------------------------------
 
 
-def draw_groups(groups: npt.ArrayLike, key: str, replicates: int) -> FloatArray:
-    """How often each test case occurs in the test set itself and in resamples of whole groups.
+class GroupDraws:
+    """Resamples of test cases, by drawing whole groups (patients, lesions) with replacement.
+
+    They depend only on the groups and the key, so all statistics of a test set are paired.
 
     Args:
-        groups: (n,) the group (patient, lesion) of each test case.
-        key: names the test set; the draws follow from its SHA-256, so they are paired over all
-            statistics of it.
-        replicates: number of resamples.
+        groups: (n,) the group of each test case.
+        key: names the test set or the purpose; the draws follow from its SHA-256.
+
+    Raises:
+        ValueError: there are no cases.
+    """
+
+    def __init__(self, groups: npt.ArrayLike, key: str) -> None:
+        names, self._group_of_case = np.unique(np.asarray(groups), return_inverse=True)
+        if not names.size:
+            raise ValueError("the bootstrap needs at least one test case, got none")
+        self._n_groups = len(names)
+        self._generator = np.random.default_rng(sha256_number("bootstrap", key))
+
+    def fill(self, weights: npt.NDArray[Any]) -> None:
+        """Put the next resamples into weights (r, n): how often each case occurs in each."""
+        drawn = self._generator.integers(0, self._n_groups, size=(len(weights), self._n_groups))
+        for row, draw in zip(weights, drawn, strict=True):
+            row[:] = np.bincount(draw, minlength=self._n_groups)[self._group_of_case]
+
+
+def draw_groups(groups: npt.ArrayLike, key: str, replicates: int) -> FloatArray:
+    """How often each test case occurs in the test set itself and in its first resamples.
+
+    groups, key: as for :class:`GroupDraws`.
 
     Returns:
         (1 + replicates, n); the first row is all ones.
     """
-    names, group_of_case = np.unique(np.asarray(groups), return_inverse=True)
-    drawn = _generator(key).integers(0, len(names), size=(replicates, len(names)))
-    weights = np.ones((1 + replicates, len(group_of_case)))
-    for row, draw in zip(weights[1:], drawn, strict=True):
-        row[:] = np.bincount(draw, minlength=len(names))[group_of_case]
+    weights = np.ones((1 + replicates, np.size(groups)))
+    GroupDraws(groups, key).fill(weights[1:])
     return weights
 
 
@@ -260,14 +251,33 @@ def percentile_interval(
     known = (~np.isnan(ordered)).sum(axis=0)
     ends = []
     for tail in ((1 - level) / 2, (1 + level) / 2):
-        place = tail * (known - 1)  # between two of the ordered values, as np.quantile takes it
+        place = tail * (known - 1)  # between two of the ordered values
         below = np.clip(place.astype(np.int64), 0, max(0, len(ordered) - 1))
         above = np.clip(below + 1, 0, np.maximum(known - 1, 0))
         low, high = (np.take_along_axis(ordered, at[None], axis=0)[0] for at in (below, above))
-        ends.append(low + (place - below) * (high - low))
+        # low + f (high − low), from the nearer of the two: the bits of np.quantile
+        part, gap = place - below, high - low
+        ends.append(np.where(part < 0.5, low + part * gap, high - (1 - part) * gap))
     sparse = len(ordered) - known > MOST_UNDEFINED * len(ordered)
     low, high = (np.where(sparse, np.nan, end) for end in ends)
     return low, high
+
+
+def with_intervals(values: Mapping[str, FloatArray]) -> dict[str, float]:
+    """`x`, `x_low`, `x_high` of each name from (1 + R,) values: the test set's, its resamples'."""
+    table = np.stack(list(values.values()), axis=1)
+    low, high = percentile_interval(table[1:])
+    found = {}
+    for k, name in enumerate(values):
+        found |= {name: float(table[0, k])}
+        found |= {f"{name}_low": float(low[k]), f"{name}_high": float(high[k])}
+    return found
+
+
+def value_with_interval(values: FloatArray) -> dict[str, float]:
+    """`value`, `low`, `high` from (1 + R,) values."""
+    low, high = percentile_interval(values[1:])
+    return {"value": float(values[0]), "low": float(low), "high": float(high)}
 
 
 def holm(p_values: npt.ArrayLike) -> FloatArray:
@@ -299,11 +309,10 @@ def group_bootstrap(
     key: str,
     replicates: int = 1000,
 ) -> GroupBootstrap:
-    """Resample whole groups (patients, lesions) of test cases with replacement.
+    """A statistic in resamples of the test cases, see :class:`GroupDraws`.
 
-    The resamples depend only on the groups and the key, so statistics of several encoders on the
-    same test set are paired. A resample in which the statistic is undefined (a class has only
-    positives or only negatives) is drawn anew, and counted.
+    A resample in which the statistic is undefined (a class has only positives or only negatives)
+    is drawn anew, and counted.
 
     Args:
         groups: (n,) the group of each test case.
@@ -317,16 +326,13 @@ def group_bootstrap(
         ValueError: there are no cases, or the statistic is undefined in more than nine of ten
             resamples.
     """
-    names, group_of_case = np.unique(np.asarray(groups), return_inverse=True)
-    if not names.size:
-        raise ValueError("the bootstrap needs at least one test case, got none")
-    generator = _generator(key)
+    draws = GroupDraws(groups, key)
     kept: list[FloatArray] = []
     n_kept = n_drawn = 0
     while n_kept < replicates:
-        drawn = generator.integers(0, len(names), size=(_BATCH, len(names)))
-        multiplicity = np.stack([np.bincount(draw, minlength=len(names)) for draw in drawn])
-        values = statistic(multiplicity[:, group_of_case])
+        weights = np.empty((_BATCH, np.size(groups)), dtype=np.int64)
+        draws.fill(weights)
+        values = statistic(weights)
         defined = np.flatnonzero(~np.isnan(values).any(axis=1))[: replicates - n_kept]
         n_kept += len(defined)
         # The batch counts up to its last resample in use.
@@ -344,10 +350,6 @@ def group_bootstrap(
 
 _BATCH = 64
 """Resamples that are evaluated at once: enough to be fast, few enough for the memory."""
-
-
-def _generator(key: str) -> np.random.Generator:
-    return np.random.default_rng(sha256_number("bootstrap", key))
 
 
 def _complete(values: npt.ArrayLike) -> FloatArray:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from crsbench.core.errors import spare_log
+
 SECONDS_BETWEEN = 5.0
 """Between two lines of progress, at least."""
 
@@ -40,13 +42,13 @@ class Failure:
     @property
     def cause(self) -> str:
         """The sentence that the job left in its log, or the last line of its traceback."""
-        log, told = Path(self.log), []
-        if log.is_file() and log.stat().st_mtime >= self.started:
-            lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-            told = [line.strip() for line in lines if line.strip()]
-        if not told or told[-1] == "done":
-            return "it left no cause; it may have been killed (memory, time limit)."
-        return told[-1]
+        for log in (Path(self.log), spare_log(self.log)):
+            if log.is_file() and log.stat().st_mtime >= self.started:
+                lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+                said = [line.strip() for line in lines if line.strip()]
+                if said and said[-1] != "done":
+                    return said[-1]
+        return "it left no cause; it may have been killed (memory, time limit)."
 
     @property
     def cell(self) -> str | None:
@@ -74,7 +76,7 @@ class Console(logging.Handler):
 
     @property
     def failures(self) -> list[Failure]:
-        """Failed jobs, without those that a later attempt mended, in the order of their targets."""
+        """Failed jobs, without those that a later attempt fixed, in the order of their targets."""
         return sorted(self._failures.values(), key=lambda failure: (failure.rule, failure.outputs))
 
     @property

@@ -99,7 +99,7 @@ def _table(title: str, rows: Sequence[Row]) -> str:
 
 
 def encoder_row(config: Config, entry: EncoderEntry) -> Row:
-    """Whether an encoder's library and weights, module or embeddings are at hand."""
+    """Whether an encoder's library and weights, module or embeddings are there."""
     cells = {
         "encoder": entry.name,
         "weights": "missing",
@@ -159,7 +159,7 @@ def _base_model_warning(config: Config, entry: EncoderEntry, verdict: str) -> st
         )
     if verdict == "not compared":
         return (
-            f"The encoder '{entry.name}' was not compared with {general.name}, which is at hand "
+            f"The encoder '{entry.name}' was not compared with {general.name}, which is available "
             "now: its next extraction does (`--forcerun features`)."
         )
     return ""
@@ -290,10 +290,7 @@ def find_images(config: Config, entry: DatasetEntry) -> Images:
     """Read a data set's tables and look for a sample of the images that they list."""
     if entry.synthetic:
         return Images("drawn by the workflow", entry.spec["phantom"]["count"])
-    try:
-        root = image_root(config, Layout(config.results), entry.name)
-    except UserError as error:
-        return Images("", fault=str(error))
+    root = image_root(config, entry.name)
     try:
         frame = read_images(entry, root).frame
     except UserError as error:

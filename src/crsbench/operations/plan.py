@@ -49,7 +49,7 @@ class Plan:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.grid = Grid(config)
-        self.rates = read_closed(config.home / RATES_FILE, config.home, "throughput")
+        self.rates = read_closed(config.home / RATES_FILE, "throughput")
 
     def images(self, dataset: str) -> int:
         """From the manifest where it is there, else what the registry entry says."""
@@ -128,15 +128,17 @@ def _assumed(plan: Plan) -> list[str]:
         for name, entry in config.encoders.items()
         if name not in plan.rates["encoders"] and "embeddings" not in entry.spec
     ]
-    told = [f"Hours are from {RATES_FILE}: {plan.rates['source']}."]
+    sentences = [f"Hours are from {RATES_FILE}: {plan.rates['source']}."]
     if config.settings.get("adaptation", {"in_report": True})["in_report"] is False:
-        told.append("adapt and adapted_runs are of `snakemake adaptation`; `all` leaves them out.")
+        sentences.append(
+            "adapt and adapted_runs are of `snakemake adaptation`; `all` leaves them out."
+        )
     if unsized:
         count = plan.stated(unsized[0])
-        told.append(f"Of unknown size, taken as {count:,} images: {', '.join(unsized)}.")
+        sentences.append(f"Of unknown size, taken as {count:,} images: {', '.join(unsized)}.")
     if unrated:
-        told.append(f"Of unknown speed, taken as '{DEFAULT}': {', '.join(unrated)}.")
-    return told
+        sentences.append(f"Of unknown speed, taken as '{DEFAULT}': {', '.join(unrated)}.")
+    return sentences
 
 
 def _data(plan: Plan) -> list[Line]:
@@ -271,9 +273,9 @@ def _adaptation(plan: Plan) -> list[Line]:
 
 def _tested_views(plan: Plan, dataset: str, percent: int) -> int:
     names = plan.grid.adapted_conditions(dataset, percent)
-    abroad = [name for name in names if name in plan.config.targets]
-    own = plan.test_images(dataset) * (len(names) - len(abroad))
-    return own + sum(map(plan.images, abroad))
+    elsewhere = [name for name in names if name in plan.config.targets]
+    own = plan.test_images(dataset) * (len(names) - len(elsewhere))
+    return own + sum(map(plan.images, elsewhere))
 
 
 def _train_images(plan: Plan, dataset: str) -> float:

@@ -26,8 +26,7 @@ class ProbeSettings:
         objective; see `crsbench.probes.logistic.LogisticPath`.
     max_iterations : most passes over the features.
     time_cap_seconds : wall time of one `fit_probe`, all C, folds and labels together.
-    precision : "float32" or "float64", for large feature matrices (small ones use float64).
-    device : "cpu" or a CUDA device.
+    engine : "crsbench", or "scikit-learn" for the audit path `crsbench.probes.scikit_learn`.
     """
 
     c_grid: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -35,8 +34,7 @@ class ProbeSettings:
     tolerance: float = 1e-8
     max_iterations: int = 500
     time_cap_seconds: float = 3600.0
-    precision: str = "float32"
-    device: str = "cpu"
+    engine: str = "crsbench"
 
     def __post_init__(self) -> None:
         check_c_grid(self.c_grid)

@@ -65,7 +65,7 @@ class LogisticPath:
 
     coef_ (W, S, K, d), intercept_ (W, S, K).
     present_ (W, K): whether the class has members, or the label both values. Coefficients of
-        others are zero, and a problem with nothing to tell apart is not fitted.
+        others are zero, and a problem with a single class is not fitted.
     objective_, gradient_norm_, n_iter_, converged_ (W, S, P): the objective, the Euclidean norm of
         its gradient (for centred features), passes made, and whether the tolerance was met.
         NaN, 0, 0 and True for a problem that is not fitted.
@@ -275,7 +275,7 @@ class _Data:
         return present if self.multiclass else present & (self.masses < self.totals)
 
     def problems(self, c_grid: np.ndarray, present: np.ndarray) -> _Problems:
-        """One problem per weighting, C and label that has something to tell apart."""
+        """One problem per weighting, C and label that has more than one value."""
         fitted = (present.sum(1) >= 2)[:, None] if self.multiclass else present
         weighting, strength, label = np.nonzero(np.tile(fitted[:, None], (1, len(c_grid), 1)))
         penalty = 1.0 / c_grid[strength]
@@ -645,7 +645,7 @@ def check_features(features: np.ndarray) -> None:
     if n_bad:
         raise UserError(
             f"{n_bad} of {len(features)} rows of the features hold values that are not finite; "
-            "the encoder's output for these images must be mended before a probe is fitted."
+            "the encoder's output for these images must be fixed before a probe is fitted."
         )
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from crsbench.metrics.arrays import UNKNOWN
 from crsbench.probes.fitted import FittedProbe, ProbeSettings, class_floors, default_c
 from crsbench.probes.folds import folds_per_problem
 from crsbench.probes.logistic import LogisticPath, check_features, check_truth
+
+if TYPE_CHECKING:
+    from crsbench.probes.scikit_learn import ScikitLearnPath
+
+    Path = LogisticPath | ScikitLearnPath
 
 # Out-of-fold losses closer than this share are one: they differ by the solver's tolerance only.
 _TIE = 1e-5
@@ -48,17 +55,23 @@ def fit_probe(
     check_truth(truth, len(features), task)
     fold, n_folds = folds_per_problem(truth, known, groups, task, settings.folds)
     trained = _training_masks(fold, n_folds, known, task)
-    path = LogisticPath(
+    path = _path(task, settings).fit(features, truth, trained)
+    losses = _out_of_fold_log_loss(path, features, truth, known, trained, n_folds)
+    return _fitted(path, losses, n_folds, truth, known, settings)
+
+
+def _path(task: str, settings: ProbeSettings) -> Path:
+    if settings.engine == "scikit-learn":
+        from crsbench.probes.scikit_learn import ScikitLearnPath
+
+        return ScikitLearnPath(task, settings)
+    return LogisticPath(
         settings.c_grid,
         task,
         tolerance=settings.tolerance,
         max_iterations=settings.max_iterations,
         time_cap_seconds=settings.time_cap_seconds,
-        precision=settings.precision,
-        device=settings.device,
-    ).fit(features, truth, trained)
-    losses = _out_of_fold_log_loss(path, features, truth, known, trained, n_folds)
-    return _fitted(path, losses, n_folds, truth, known, settings)
+    )
 
 
 def _training_masks(
@@ -77,7 +90,7 @@ def _training_masks(
 
 
 def _out_of_fold_log_loss(
-    path: LogisticPath,
+    path: Path,
     features: np.ndarray,
     truth: np.ndarray,
     known: np.ndarray,
@@ -132,7 +145,7 @@ def _multilabel_floor_loss(
 
 
 def _fitted(
-    path: LogisticPath,
+    path: Path,
     losses: np.ndarray,
     n_folds: np.ndarray,
     truth: np.ndarray,

@@ -32,7 +32,7 @@ TABLE_HEAD = (
 def write_paper(folder: Path | str, material: Material) -> None:
     """Write the figures as SVG and PDF and the leaderboard as Markdown and LaTeX below a folder.
 
-    Figures use Okabe and Ito's colours and dashes, so that they can be told apart without colour.
+    Figures use Okabe and Ito's colours, and dashes, so that they can be read without colour.
     """
     folder = Path(folder)
     for name, draw in FIGURES.items():
@@ -164,8 +164,8 @@ def ranks(figure: Figure, material: Material) -> None:
         for side, rank in enumerate(ends):
             names.setdefault((side, rank), []).append(_label(material, encoder, 22))
     for (side, rank), shared in names.items():
-        told = short(", ".join(shared), 30)
-        text = f"{told}  {rank}" if side == 0 else f"{rank}  {told}"
+        names = short(", ".join(shared), 30)
+        text = f"{names}  {rank}" if side == 0 else f"{rank}  {names}"
         align = "right" if side == 0 else "left"
         panel.text(side - 0.05 + 0.1 * side, rank, text, ha=align, va="center", fontsize=7)
     panel.invert_yaxis()

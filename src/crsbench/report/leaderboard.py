@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from crsbench.config.overlap import mark
 from crsbench.core.names import AGGREGATE, SEED_MEAN
+from crsbench.metrics.statistics import t_interval
 from crsbench.report.material import Material
 
 AXIS_COLUMNS = {
@@ -41,7 +41,7 @@ NO_CELL = "No cell: the encoder's published interface is not meant for these ima
 
 
 @dataclass(frozen=True)
-class Cell:
+class Entry:
     """A number, its interval, and why it is missing where it is."""
 
     value: float | None
@@ -65,11 +65,11 @@ def seed_interval(values: np.ndarray) -> tuple[float, float] | None:
     values = np.asarray(values, dtype=np.float64)
     if len(values) < 2 or np.isnan(values).any():
         return None
-    reach = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-    return max(0.0, float(values.mean() - reach)), min(1.0, float(values.mean() + reach))
+    _, low, high = t_interval(values)
+    return max(0.0, low), min(1.0, high)
 
 
-def axis_cells(axes: pd.DataFrame, dataset: str) -> dict[str, dict[str, Cell]]:
+def axis_cells(axes: pd.DataFrame, dataset: str) -> dict[str, dict[str, Entry]]:
     """By encoder and axis: the seed-mean value with its interval; the aggregate is the mean over
     the data sets that an encoder has, seed by seed.
 
@@ -82,7 +82,7 @@ def axis_cells(axes: pd.DataFrame, dataset: str) -> dict[str, dict[str, Cell]]:
         lambda column: column.isna().any()
     )
     by_seed = by_seed.mask(absent.astype(bool))
-    cells: dict[str, dict[str, Cell]] = {}
+    cells: dict[str, dict[str, Entry]] = {}
     for encoder, rows in by_seed.groupby(level="encoder"):
         rows = rows.droplevel("encoder")
         of_encoder = cells[str(encoder)] = {}
@@ -90,7 +90,7 @@ def axis_cells(axes: pd.DataFrame, dataset: str) -> dict[str, dict[str, Cell]]:
             mean = rows.at[SEED_MEAN, name]
             interval = seed_interval(rows.drop(SEED_MEAN)[name].to_numpy())
             value = None if pd.isna(mean) else float(mean)
-            of_encoder[name] = Cell(value, *(interval or (None, None)))
+            of_encoder[name] = Entry(value, *(interval or (None, None)))
     return cells
 
 
@@ -110,8 +110,10 @@ def marks_of(material: Material, encoder: str, dataset: str = AGGREGATE) -> list
 def _view(material: Material, dataset: str, title: str) -> dict[str, Any]:
     crs = material.tables["crs"]
     own = crs[crs["dataset"] == dataset]
-    intervals = material.tables["bootstrap"]
+    joint = material.tables.get("joint_bootstrap")
+    intervals = material.tables["bootstrap"] if joint is None else joint
     columns = ["encoder", "crs_low", "crs_high", "p_rank1", "p_top3"]
+    columns += [] if joint is None else ["rank_low", "rank_high"]
     own = own.merge(intervals.loc[intervals["dataset"] == dataset, columns], "left", "encoder")
     means = material.seed_means
     measures = means[means["dataset"] == dataset]
@@ -142,16 +144,16 @@ def _view(material: Material, dataset: str, title: str) -> dict[str, Any]:
 def _row(
     row: Mapping[str, Any],
     spec: Mapping[str, Any],
-    axes: Mapping[str, Mapping[str, Cell]],
+    axes: Mapping[str, Mapping[str, Entry]],
     marks: list[dict[str, str]],
 ) -> dict[str, Any]:
     encoder = row["encoder"]
     reason = row["missing"] if isinstance(row["missing"], str) else ""
 
-    def cell(name: str, low: str = "", high: str = "", why: str = NO_VALUE) -> Cell:
+    def cell(name: str, low: str = "", high: str = "", why: str = NO_VALUE) -> Entry:
         values = [row.get(key) if key else None for key in (name, low, high)]
         value, *ends = (None if pd.isna(v) else float(v) for v in values)
-        return Cell(value, *ends, missing=reason or why)
+        return Entry(value, *ends, missing=reason or why)
 
     of_axes = axes.get(encoder, {})
     return {
@@ -161,17 +163,25 @@ def _row(
         "floor": bool(row["floor"]),
         "marks": marks,
         "tier": None if pd.isna(row["tier"]) else int(row["tier"]),
+        "ranks": ranks_of(row),
         "crs_rank": None if pd.isna(row["crs_rank"]) else int(row["crs_rank"]),
         "auroc_rank": None if pd.isna(row["auroc_rank"]) else int(row["auroc_rank"]),
         "crs": cell("crs", "crs_low", "crs_high"),
         "p_rank1": cell("p_rank1", why=NO_RANK if row["floor"] else ONE_SEED),
         **{name: cell(name) for name in ("dominance", "proximity", "worst_axis", "macro_auroc")},
         "axes": {
-            name: of_axes.get(name, Cell(None, missing=reason or NO_VALUE)) for name in AXIS_COLUMNS
+            name: of_axes.get(name, Entry(None, missing=reason or NO_VALUE))
+            for name in AXIS_COLUMNS
         },
         "measures": {name: cell(name) for name in MEASURE_COLUMNS},
         "without_cell": "",
     }
+
+
+def ranks_of(row: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The best and the worst rank that the joint bootstrap leaves an encoder, if there is one."""
+    ends = [row.get(name) for name in ("rank_low", "rank_high")]
+    return None if any(pd.isna(end) for end in ends) else (int(ends[0]), int(ends[1]))
 
 
 def _row_without_cell(
@@ -184,6 +194,7 @@ def _row_without_cell(
         "floor": spec["group"] == "floor",
         "marks": marks,
         "tier": None,
+        "ranks": None,
         "crs_rank": None,
         "auroc_rank": None,
         "without_cell": NO_CELL,

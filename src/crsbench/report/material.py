@@ -24,7 +24,7 @@ TABLES = (
 )
 """The tables of a run that the report reads, by name."""
 
-OPTIONAL_TABLES = ("reliability",)
+OPTIONAL_TABLES = ("reliability", "joint_bootstrap", "joint_bootstrap_pairs")
 """Those that it reads where the run has them."""
 
 KIND_TITLES = {
@@ -51,10 +51,10 @@ class MadeStudy:
 
     @classmethod
     def read(cls, table_file: Path | str, figure_file: Path | str) -> MadeStudy:
-        table, told = read_table(table_file)
-        drawn = told.get("drawn", True)  # else the figure says no more than the sentence
+        table, metadata = read_table(table_file)
+        drawn = metadata.get("drawn", True)  # else the figure says no more than the sentence
         figure = read_figure(figure_file) if drawn else ""
-        return cls(table, told["sentence"], told["findings"], figure)
+        return cls(table, metadata["sentence"], metadata["findings"], figure)
 
 
 @dataclass(frozen=True, eq=False)

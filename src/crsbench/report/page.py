@@ -17,8 +17,8 @@ from crsbench.core.plotting import GROUP_COLOURS
 from crsbench.report import charts, headline
 from crsbench.report.leaderboard import AXIS_COLUMNS, MARKS, leaderboards, marks_of
 from crsbench.report.material import Material
-from crsbench.report.notes import THEMES, note_of
 from crsbench.report.views import SHOWN_ROWS, download, svg_image, svg_size, table_view
+from crsbench.studies.registry import THEMES, studies
 
 COVERED = ("movers", "label_efficiency", "weight_sensitivity")
 """Studies that an interactive chart shows too: their printed figure is folded away."""
@@ -41,6 +41,7 @@ def write_report(output: Path | str, material: Material) -> None:
             data=_page_data(material),
             headline=_headline(material),
             boards=leaderboards(material),
+            joint="joint_bootstrap" in material.tables,
             axis_titles=AXIS_COLUMNS,
             marks=MARKS,
             group_colours=GROUP_COLOURS,
@@ -123,11 +124,15 @@ def _overlaps(material: Material) -> dict[str, dict[str, str]]:
 
 def _headline(material: Material) -> dict[str, str]:
     crs, titles = material.tables["crs"], material.titles
-    pairs = material.tables["bootstrap_pairs"]
+    joint = material.tables.get("joint_bootstrap")
+    if joint is None:
+        main = headline.headline(crs, material.tables["bootstrap_pairs"], titles)
+    else:
+        main = headline.with_ranks(crs, joint, material.tables["joint_bootstrap_pairs"], titles)
     agreement = material.studies.get("rank_agreement")
     return {
-        "main": headline.headline(crs, pairs, titles),
-        "tier": headline.first_tier(crs, titles),
+        "main": main,
+        "tier": headline.first_tier(crs, titles) if joint is None else "",
         "leaders": headline.by_auroc(crs, titles),
         "agreement": agreement.sentence if agreement else "",
     }
@@ -144,9 +149,10 @@ def _left_out(material: Material) -> list[dict[str, str]]:
 def _themes(material: Material) -> list[dict[str, Any]]:
     """The sections with their studies, in the order of the themes; a theme without any is kept
     for its charts."""
+    known = studies()
     by_theme: dict[str, list[dict[str, Any]]] = {theme: [] for theme in THEMES}
     for name, study in material.studies.items():
-        note = note_of(name)
+        note = known[name]
         width, height = svg_size(study.figure) if study.figure else (0.0, 1.0)
         by_theme[note.theme].append(
             {

@@ -11,10 +11,11 @@ from typing import Any
 
 import yaml
 
+from crsbench import __version__
 from crsbench.core.files import read_json
 
 PACKAGES = (
-    *("crsbench", "numpy", "pandas", "scikit-learn", "pillow", "torch", "timm"),
+    *("numpy", "pandas", "scikit-learn", "pillow", "torch", "timm"),
     *("open_clip_torch", "transformers", "snakemake"),
 )
 
@@ -30,7 +31,11 @@ def provenance(
     runs = {name: read_json(file) for name, file in encoder_runs.items()}
     return {
         "commit": _commit(home),
-        "versions": {"Python": platform.python_version()} | _versions(PACKAGES),
+        "versions": {
+            "Python": platform.python_version(),
+            "crsbench": __version__,
+            **_versions(PACKAGES),
+        },
         "config": yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True, width=100),
         "weights": {name: run["weights_sha256"] for name, run in runs.items()},
         "base_models": {

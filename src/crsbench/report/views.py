@@ -24,7 +24,7 @@ PLAIN_BYTES = 60_000
 def table_view(
     frame: pd.DataFrame, limit: int = SHOWN_ROWS, marks: Sequence[Mark | None] = ()
 ) -> dict[str, Any]:
-    """Columns and cells of a table as text; a missing value is None, a number is told apart.
+    """Columns and cells of a table as text; a missing value is None, a number is marked as one.
 
     marks: of each row that is shown that of the encoder in it; none at all of a table without.
     """

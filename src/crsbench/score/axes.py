@@ -18,10 +18,10 @@ from crsbench.score.scoring import MEASURES, Scoring
 
 METRICS = ("macro_auroc", "ece", "classwise_ece", "adaptive_ece", "brier", "log_loss")
 CORE = "macro_auroc_core"
-"""A metric that a table of runs may lack: macro-AUROC without the classes set apart."""
+"""A metric that a table of runs may lack: macro-AUROC without the excluded classes."""
 
 BOTH_SIDES = ("source_macro_auroc", "target_macro_auroc")
-"""Of a run on a shift target: the clean and the foreign macro-AUROC over the same classes."""
+"""Of a run on a shift target: the clean and the target's macro-AUROC over the same classes."""
 RUN_KEY = ["encoder", "dataset", "seed", "condition", "percent"]
 
 Value = Any  # a float, or an array of floats
@@ -150,6 +150,16 @@ class Plan:
             targets=targets,
         )
 
+    @classmethod
+    def by_dataset(
+        cls, runs: pd.DataFrame, shift_targets: Mapping[str, Sequence[str]]
+    ) -> dict[str, "Plan"]:
+        """By data set of the table of runs."""
+        return {
+            str(dataset): cls.of(rows, shift_targets.get(str(dataset), ()))
+            for dataset, rows in runs.groupby("dataset", sort=True)
+        }
+
     @property
     def runs(self) -> list[RunKey]:
         """The runs that the measures of one encoder and seed need."""
@@ -246,7 +256,7 @@ def _mean(values: Sequence[Value]) -> Value:
 
 
 def _join(reasons: Iterable[tuple[int, str | None]]) -> str | None:
-    """One reason for the mean over seeds; a reason shared by the seeds is told once."""
+    """One reason for the mean over seeds; a reason shared by the seeds is given once."""
     seeds: dict[str, list[int]] = {}
     for seed, reason in reasons:
         if isinstance(reason, str):

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy.stats import t as student_t
 
 from crsbench.core.errors import UserError
 from crsbench.core.hashing import sha256_number
 from crsbench.core.names import AGGREGATE, SEED_MEAN
-from crsbench.metrics.statistics import competition_rank
+from crsbench.metrics.statistics import competition_rank, percentile_interval, student_quantile
 from crsbench.score.crs import BoolArray, FloatArray, IntArray, Panel, crs_components
 from crsbench.score.reference import Reference
 from crsbench.score.scoring import Scoring
@@ -95,7 +94,7 @@ def add_tiers(crs: pd.DataFrame, bootstrap: SeedBootstrap) -> pd.DataFrame:
 
 
 def tiers(scores: npt.ArrayLike, separated: npt.ArrayLike) -> IntArray:
-    """Groups of encoders that the differences cannot tell apart, 1 is the best.
+    """Groups of encoders that the differences cannot distinguish, 1 is the best.
 
     A boundary between two groups lies where every encoder above is separated from every encoder
     below, as in the rankings of the Workshop on Machine Translation (Bojar et al., 2013). So
@@ -103,7 +102,7 @@ def tiers(scores: npt.ArrayLike, separated: npt.ArrayLike) -> IntArray:
 
     Args:
         scores: (E,).
-        separated: (E, E) symmetric, true where the pair can be told apart.
+        separated: (E, E) symmetric, true where the pair can be distinguished.
     """
     scores = np.asarray(scores, dtype=np.float64)
     order = np.argsort(-scores, kind="stable")
@@ -179,7 +178,7 @@ def _summary(
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """The three tables of one data set from the scores (U + 1, E) of its scored encoders."""
     replicated = scores[which]
-    low, high = _interval(replicated, level)
+    low, high = percentile_interval(replicated, level)
     ranked = np.flatnonzero(~is_floor)
     table = pd.DataFrame(
         {
@@ -225,9 +224,9 @@ def _pairs(
     first, second = np.triu_indices(len(encoders), k=1)
     differences = scores[:, first] - scores[:, second]
     replicated = differences[which]
-    low, high = _interval(replicated, level)
+    low, high = percentile_interval(replicated, level)
     se = replicated.std(axis=0)
-    quantile = student_t.ppf((1 + level) / 2, df=n_seeds - 1)
+    quantile = student_quantile(n_seeds - 1, level)
     return pd.DataFrame(
         {
             "dataset": dataset,
@@ -248,11 +247,6 @@ def _stacked(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     table = pd.concat(tables, ignore_index=True)
     names = {"encoder", "encoder_a", "encoder_b", "dataset"} & set(table.columns)
     return table.astype(dict.fromkeys(names, "str"))
-
-
-def _interval(replicated: FloatArray, level: float) -> tuple[FloatArray, FloatArray]:
-    low, high = np.quantile(replicated, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return low, high
 
 
 def _square(pairs: pd.DataFrame, encoders: list[str]) -> BoolArray:

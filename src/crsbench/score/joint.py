@@ -101,11 +101,11 @@ def joint_bootstrap(
     variance over S seeds would be (S − 1)/S of the unbiased one. With one seed only cases vary.
 
     Two encoders are *separated* when their difference is outside what the largest of all
-    studentised differences of the data set reaches by chance: |d| > q · SE, q the ``level`` quantile over
-    replicates of max over pairs |d* − mean d*| / SE (max-t; Westfall and Young, 1993). So the
-    chance of any false separation among the encoders is 1 − ``level``. The ranks that remain for
-    an encoder run from 1 + the number separated above it to E − the number separated below it,
-    and all of them hold together (Mohamad, Goeman and van Zwet, 2018).
+    studentised differences of the data set reaches by chance: |d| > q · SE, q the ``level``
+    quantile over replicates of max over pairs |d* − mean d*| / SE (max-t; Westfall and Young,
+    1993). So the chance of any false separation among the encoders is 1 − ``level``. The ranks
+    that remain for an encoder run from 1 + the number separated above it to E − the number
+    separated below it, and all of them hold together (Mohamad, Goeman and van Zwet, 2018).
 
     Args:
         axes: from :func:`crsbench.score.axes_table`.
@@ -273,9 +273,9 @@ def _pairs(
 def _with_rank_range(table: pd.DataFrame, pairs: pd.DataFrame, ranked: BoolArray) -> pd.DataFrame:
     """The table with ``rank_low`` (best) and ``rank_high``: what the separated pairs leave."""
     names = table["encoder"][ranked]
-    apart = pairs[pairs["separated"]]
-    winner = apart["encoder_a"].where(apart["difference"] > 0, apart["encoder_b"])
-    loser = apart["encoder_b"].where(apart["difference"] > 0, apart["encoder_a"])
+    separated = pairs[pairs["separated"]]
+    winner = separated["encoder_a"].where(separated["difference"] > 0, separated["encoder_b"])
+    loser = separated["encoder_b"].where(separated["difference"] > 0, separated["encoder_a"])
     better, worse = (names.map(side.value_counts()).fillna(0) for side in (loser, winner))
     table["rank_low"] = (1 + better).astype("Int64")
     table["rank_high"] = (len(names) - worse).astype("Int64")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from crsbench.core.names import AGGREGATE, CLEAN, SEED_MEAN
 from crsbench.core.plotting import GROUP_COLOURS
@@ -18,83 +16,64 @@ from crsbench.metrics.statistics import (
     t_interval,
     top_k_overlap,
 )
-from crsbench.score import Scoring, axes_table, crs_table
-from crsbench.studies.base import MIN_ENCODERS, Finding, Study, not_run, number
-from crsbench.studies.figures import group_legend, panels
+from crsbench.score import axes_table, crs_table
+from crsbench.studies.base import MIN_ENCODERS, number
+from crsbench.studies.figures import Figure, group_legend, panels
+from crsbench.studies.inputs import Inputs
+from crsbench.studies.registry import Finding, Study, fields, not_run, study
 
-COLUMNS = [
-    "encoder", "group", "dataset", "n_seeds", "frozen_auroc", "adapted_auroc",
-    "gain", "gain_low", "gain_high", "frozen_rank", "adapted_rank", "frozen_ece", "adapted_ece",
-]  # fmt: skip
-AXES_COLUMNS = [
-    "encoder", "group", "dataset", "state", "macro_auroc", "ece", "retention", "drop",
-    "crs", "crs_rank", "move",
-]  # fmt: skip
 FROZEN, ADAPTED = "frozen", "adapted"
 KEY = ["encoder", "dataset", "seed", "condition", "percent"]
 
-Entries = Mapping[str, Mapping[str, Any]]
+
+def states(inputs: Inputs) -> dict[str, pd.DataFrame]:
+    """The same runs of the frozen and of the adapted encoders; ValueError where they are not."""
+    found = {FROZEN: inputs.frozen_runs, ADAPTED: inputs.adapted_runs}
+    frozen, adapted = (set(map(tuple, runs[KEY].to_numpy())) for runs in found.values())
+    if frozen != adapted:
+        raise ValueError(f"frozen and adapted runs differ: {sorted(frozen ^ adapted)[:3]}")
+    return found
 
 
-@dataclass(frozen=True, eq=False)
-class AdaptationInputs:
-    """The same runs of the frozen and of the adapted encoders, and what the registries say.
-
-    recipe: the section `adaptation` of the config.
-    """
-
-    frozen: pd.DataFrame
-    adapted: pd.DataFrame
-    scoring: Scoring
-    encoders: Entries
-    datasets: Entries
-    recipe: Mapping[str, Any]
-
-    def __post_init__(self) -> None:
-        keys = [set(map(tuple, runs[KEY].to_numpy())) for runs in (self.frozen, self.adapted)]
-        if keys[0] != keys[1]:
-            raise ValueError(f"frozen and adapted runs differ: {sorted(keys[0] ^ keys[1])[:3]}")
-
-    @property
-    def states(self) -> dict[str, pd.DataFrame]:
-        return {FROZEN: self.frozen, ADAPTED: self.adapted}
-
-    @property
-    def floors(self) -> list[str]:
-        return [name for name, spec in self.encoders.items() if spec["group"] == "floor"]
-
-
-def adaptation(inputs: AdaptationInputs) -> Study:
+@study(
+    title="Frozen against adapted",
+    theme="adapted",
+    needs=("adapted_runs",),
+    columns=fields(str, "encoder group dataset")
+    | fields(int, "n_seeds")
+    | fields(float, "frozen_auroc adapted_auroc gain gain_low gain_high")
+    | fields("Int64", "frozen_rank adapted_rank")
+    | fields(float, "frozen_ece adapted_ece"),
+    limit="One recipe of adaptation. Frozen rankings do not survive adaptation unchanged.",
+    wanted=lambda settings: "adaptation" in settings,
+)
+def adaptation(inputs: Inputs) -> Study:
     """Macro-AUROC of frozen and adapted encoders on the clean test set with all labels.
 
     Both are means over the seeds of the adaptation; the gain is paired by seed, its interval
     Student's at 95 %. Floors are left out. The findings hold those of the four axes, too.
     """
     clean = {
-        state: runs[
-            (runs["condition"] == CLEAN)
-            & (runs["percent"] == 100)
-            & ~runs["encoder"].isin(inputs.floors)
-        ]
+        state: inputs.without_floors(runs[(runs["condition"] == CLEAN) & (runs["percent"] == 100)])
         .set_index(KEY[:3])
         .sort_index()
-        for state, runs in inputs.states.items()
+        for state, runs in states(inputs).items()
     }
     if clean[FROZEN].empty:
-        return not_run(COLUMNS, "no encoder but floors is adapted")
+        return not_run("no encoder but floors is adapted")
     rows = [
         _of_cell(encoder, dataset, clean)
         for encoder, dataset in sorted({key[:2] for key in clean[FROZEN].index})
     ]
     table = pd.DataFrame(rows)
-    table.insert(1, "group", [inputs.encoders[name]["group"] for name in table["encoder"]])
+    table.insert(1, "group", [inputs.group(name) for name in table["encoder"]])
     for state in (FROZEN, ADAPTED):
         ranks = table.groupby("dataset")[f"{state}_auroc"].transform(
             lambda of: competition_rank(of)
         )
         table[f"{state}_rank"] = ranks.astype("Int64")
-    table = table.sort_values(["dataset", "encoder"], ignore_index=True)[COLUMNS]
-    recipe = inputs.recipe
+    table = table.sort_values(["dataset", "encoder"], ignore_index=True)
+    recipe = inputs.settings["adaptation"]
     lora = {
         "lora.rank": recipe["rank"],
         "lora.alpha": recipe["alpha"],
@@ -139,7 +118,17 @@ def _findings(table: pd.DataFrame) -> dict[str, Finding]:
     return found
 
 
-def adaptation_axes(inputs: AdaptationInputs) -> Study:
+@study(
+    title="All four axes after adaptation",
+    theme="adapted",
+    needs=("adapted_runs",),
+    columns=fields(str, "encoder group dataset state")
+    | fields(float, "macro_auroc ece retention drop crs")
+    | fields("Int64", "crs_rank move"),
+    limit="One recipe of adaptation, with few seeds. The bench's other choices stay as they are.",
+    wanted=lambda settings: "adaptation" in settings,
+)
+def adaptation_axes(inputs: Inputs) -> Study:
     """The four axes and the CRS of the same runs before and after adaptation.
 
     Each state is scored against its own panel. `move` is the places gained by adapting.
@@ -147,7 +136,7 @@ def adaptation_axes(inputs: AdaptationInputs) -> Study:
     table = _scored(inputs)
     aggregate = _aggregate(inputs)
     if aggregate.empty:
-        return not_run(AXES_COLUMNS, "the runs do not give all four axes of every state")
+        return not_run("the runs do not give all four axes of every state")
     findings = {
         name.removeprefix("four_axis."): value for name, value in _axes_findings(aggregate).items()
     }
@@ -159,9 +148,9 @@ def adaptation_axes(inputs: AdaptationInputs) -> Study:
     )
 
 
-def _scored(inputs: AdaptationInputs) -> pd.DataFrame:
+def _scored(inputs: Inputs) -> pd.DataFrame:
     parts = []
-    for state, runs in inputs.states.items():
+    for state, runs in states(inputs).items():
         conditions = set(runs["condition"])
         shift = {
             name: [target for target in spec.get("shift", ()) if target in conditions]
@@ -175,16 +164,16 @@ def _scored(inputs: AdaptationInputs) -> pd.DataFrame:
         parts.append(crs.merge(means[measures], on=["encoder", "dataset"], how="left"))
         parts[-1]["state"] = state
     table = pd.concat(parts, ignore_index=True)
-    table["group"] = [inputs.encoders[name]["group"] for name in table["encoder"]]
+    table["group"] = [inputs.group(name) for name in table["encoder"]]
     ranks = table.pivot(index=["encoder", "dataset"], columns="state", values="crs_rank")
     ranks = ranks.reindex(columns=[FROZEN, ADAPTED])  # without a ranked encoder there are none
     moves = (ranks[FROZEN] - ranks[ADAPTED]).rename("move").reset_index()
     table = table.merge(moves, on=["encoder", "dataset"])
     order = ["dataset", "encoder", "state"]
-    return table.sort_values(order, ascending=[True, True, False], ignore_index=True)[AXES_COLUMNS]
+    return table.sort_values(order, ascending=[True, True, False], ignore_index=True)
 
 
-def _aggregate(inputs: AdaptationInputs) -> pd.DataFrame:
+def _aggregate(inputs: Inputs) -> pd.DataFrame:
     """CRS and rank in the aggregate: a row an encoder that has both, columns `<what>_<state>`."""
     table = _scored(inputs)
     rows = table[table["dataset"] == AGGREGATE]
@@ -209,9 +198,7 @@ def _axes_findings(aggregate: pd.DataFrame) -> dict[str, Finding]:
     return found
 
 
-def _sentence(
-    table: pd.DataFrame, findings: Mapping[str, Finding], inputs: AdaptationInputs
-) -> str:
+def _sentence(table: pd.DataFrame, findings: Mapping[str, Finding], inputs: Inputs) -> str:
     parts = []
     for dataset in sorted(table["dataset"].unique()):
         gain = findings.get(f"auroc_gain.{dataset}")
@@ -219,57 +206,55 @@ def _sentence(
             continue
         tau = findings.get(f"kendall_tau_frozen_vs_adapted.{dataset}")
         leaders = [findings[f"leader_{state}.{dataset}"] for state in (FROZEN, ADAPTED)]
-        first, then = (inputs.encoders[str(name)]["title"] for name in leaders)
+        first, then = (inputs.title(str(name)) for name in leaders)
         leading = f"{first} stays first" if first == then else f"{then} leads in place of {first}"
         ranking = "" if tau is None else f", the rankings agree with Kendall's τ {number(tau)}"
-        parts.append(f"on {inputs.datasets[dataset]['title']} {gain:+.3f}{ranking}, {leading}")
+        parts.append(f"on {inputs.title(dataset)} {gain:+.3f}{ranking}, {leading}")
     if not parts:
         return "No data set has a defined macro-AUROC before and after adaptation."
     return f"LoRA adaptation changes macro-AUROC by, on average: {'; '.join(parts)}."
 
 
-def _axes_sentence(
-    aggregate: pd.DataFrame, findings: Mapping[str, Finding], inputs: AdaptationInputs
-) -> str:
+def _axes_sentence(aggregate: pd.DataFrame, findings: Mapping[str, Finding], inputs: Inputs) -> str:
     moved = aggregate["crs_rank_frozen"] - aggregate["crs_rank_adapted"]
     farthest = moved.abs().idxmax()
     ranks = [int(aggregate.loc[farthest, f"crs_rank_{state}"]) for state in (FROZEN, ADAPTED)]
-    told = f"{inputs.encoders[farthest]['title']} goes from rank {ranks[0]} to {ranks[1]}"
+    sentences = f"{inputs.title(farthest)} goes from rank {ranks[0]} to {ranks[1]}"
     if "kendall_tau" not in findings:
-        return f"On the four axes, of {len(aggregate)} adapted encoders {told}."
+        return f"On the four axes, of {len(aggregate)} adapted encoders {sentences}."
     overlap = findings.get("top3_overlap")
     top = "" if overlap is None else f"; the top threes overlap by {overlap:.3f}"
     return (
         f"On the four axes the rankings by CRS before and after adaptation agree with Kendall's τ "
         f"{number(findings['kendall_tau'])}, an encoder moves by {findings['mean_rank_shift']:.2f} "
-        f"ranks on average, {told}{top}."
+        f"ranks on average, {sentences}{top}."
     )
 
 
-def _drawing(table: pd.DataFrame, inputs: AdaptationInputs) -> Callable[[Figure], None]:
+def _drawing(table: pd.DataFrame, inputs: Inputs) -> Callable[[Figure], None]:
     def draw(figure: Figure) -> None:
         shown = list(table.groupby("dataset", sort=True))
         for panel, (dataset, rows) in zip(
             panels(figure, len(shown), (3.8, 4.2)), shown, strict=True
         ):
             lines = [
-                (inputs.encoders[r.encoder]["title"], r.group, (r.frozen_auroc, r.adapted_auroc))
+                (inputs.title(r.encoder), r.group, (r.frozen_auroc, r.adapted_auroc))
                 for r in rows.itertuples()
             ]
             _slopes(panel, lines)
-            panel.set_title(inputs.datasets[dataset]["title"], fontsize=9)
+            panel.set_title(inputs.title(dataset), fontsize=9)
             panel.set_ylabel("macro-AUROC")
         group_legend(figure, list(table["group"]))
 
     return draw
 
 
-def _draw_ranks(figure: Figure, aggregate: pd.DataFrame, inputs: AdaptationInputs) -> None:
+def _draw_ranks(figure: Figure, aggregate: pd.DataFrame, inputs: Inputs) -> None:
     (panel,) = panels(figure, 1, (5, 4.6))
     lines = [
         (
-            inputs.encoders[encoder]["title"],
-            inputs.encoders[encoder]["group"],
+            inputs.title(encoder),
+            inputs.group(encoder),
             (row["crs_frozen"], row["crs_adapted"]),
         )
         for encoder, row in aggregate.iterrows()

@@ -5,18 +5,25 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from matplotlib.figure import Figure
 
 from crsbench.core.names import AGGREGATE, CLEAN
 from crsbench.core.plotting import COLOURS
 from crsbench.metrics.statistics import spearman_rho
-from crsbench.studies.base import MIN_ENCODERS, Inputs, Study, mean_by_encoder, not_run, number
-from crsbench.studies.figures import panels
+from crsbench.studies.base import MIN_ENCODERS, mean_by_encoder, number
+from crsbench.studies.figures import Figure, panels
+from crsbench.studies.inputs import Inputs
+from crsbench.studies.registry import CELL, Study, fields, not_run, study
 
-COLUMNS = ["encoder", "dataset", "macro_auroc", "aulc", "retention"]
 MARKERS = "osD^vP"
 
 
+@study(
+    title="Is the label axis a copy of AUROC?",
+    theme="labels",
+    needs=("tables",),
+    columns=CELL | fields(float, "macro_auroc aulc retention"),
+    limit="Retention is what is kept, not how good it is. It rewards having little to lose.",
+)
 def axis_redundancy(inputs: Inputs) -> Study:
     """Spearman's ρ of full-label AUROC with AULC and with retention, over cells and encoders.
 
@@ -29,21 +36,23 @@ def axis_redundancy(inputs: Inputs) -> Study:
     ]
     percents = sorted(int(percent) for percent in clean["percent"].unique())
     if len(percents) < 2:
-        return not_run(COLUMNS, "a learning curve needs two label fractions")
+        return not_run("a learning curve needs two label fractions")
     curves = clean.pivot_table(
         index=["encoder", "dataset", "seed"], columns="percent", values="macro_auroc", dropna=False
     )[percents]
     aulc = pd.Series(area_under_learning_curve(percents, curves.to_numpy()), index=curves.index)
     by_cell = aulc.groupby(["encoder", "dataset"]).apply(lambda of: of.mean(skipna=False))
     cells = inputs.seed_means[["encoder", "dataset", "macro_auroc", "retention"]]
-    cells = cells.merge(by_cell.rename("aulc").reset_index(), on=["encoder", "dataset"])[COLUMNS]
-    encoders = pd.DataFrame({name: mean_by_encoder(cells, name) for name in COLUMNS[2:]})
-    encoders = encoders.rename_axis("encoder").reset_index().assign(dataset=AGGREGATE)[COLUMNS]
+    cells = cells.merge(by_cell.rename("aulc").reset_index(), on=["encoder", "dataset"])
+    encoders = pd.DataFrame(
+        {name: mean_by_encoder(cells, name) for name in ("macro_auroc", "aulc", "retention")}
+    )
+    encoders = encoders.rename_axis("encoder").reset_index().assign(dataset=AGGREGATE)
     table = pd.concat([cells, encoders], ignore_index=True).dropna(ignore_index=True)
     is_encoder = table["dataset"] == AGGREGATE
     if is_encoder.sum() < MIN_ENCODERS:
         reason = f"{is_encoder.sum()} encoders have all values, and a correlation needs 3"
-        return not_run(COLUMNS, reason)
+        return not_run(reason)
     findings = {
         f"{measure}_vs_full_auroc.{over}": spearman_rho(rows[measure], rows["macro_auroc"])
         for measure in ("aulc", "retention")

@@ -6,16 +6,16 @@ lesions) are drawn, the same for all encoders and seeds, so differences of encod
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from crsbench.evaluation.predictions import PredictedTestSet
+from crsbench.evaluation.cases import TestedCases
 from crsbench.metrics.discrimination import auroc_per_class, resampled_auroc
-from crsbench.metrics.statistics import group_bootstrap
+from crsbench.metrics.statistics import group_bootstrap, percentile_interval
 
 CASE_COLUMNS = [
     "encoder", "dataset", "condition", "macro_auroc", "low", "high", "se", "n_cases", "n_groups",
@@ -29,7 +29,11 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def case_bootstrap(
-    test_set: PredictedTestSet, dataset: str, condition: str, replicates: int, level: float = 0.95
+    tested: Mapping[str, TestedCases],
+    dataset: str,
+    condition: str,
+    replicates: int,
+    level: float = 0.95,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Percentile intervals of the mean macro-AUROC over seeds, and of all differences.
 
@@ -38,62 +42,62 @@ def case_bootstrap(
     there is no interval, and ``missing`` says so. A pair is ``separated`` if its interval of the
     difference excludes 0. Pairs are a before b in the alphabet.
 
+    Args:
+        tested: by encoder, all of the same cases, with the probabilities of its seeds.
+
     Returns:
         The rows of the tables ``case_bootstrap`` and ``case_bootstrap_pairs``.
     """
-    encoders = sorted(test_set.probabilities)
-    some = test_set.probabilities[encoders[0]][0]
-    defined = np.flatnonzero(~np.isnan(auroc_per_class(test_set.truth, some)))
-    whole = _macro_aurocs(test_set, encoders, defined, np.ones((1, len(test_set.groups)), np.int64))
+    encoders = sorted(tested)
+    cases = [tested[name] for name in encoders]
+    groups = cases[0].groups
+    aurocs = auroc_per_class(cases[0].truth, cases[0].probabilities[0])
+    defined = np.flatnonzero(~np.isnan(aurocs))
+    whole = _macro_aurocs(cases, defined, np.ones((1, len(groups)), np.int64))
     common = {"dataset": dataset, "condition": condition}
-    counts = {"n_cases": len(test_set.groups), "n_groups": len(np.unique(test_set.groups))}
+    counts = {"n_cases": len(groups), "n_groups": len(np.unique(groups))}
     try:
         resampled = group_bootstrap(
-            test_set.groups,
-            lambda weights: _macro_aurocs(test_set, encoders, defined, weights),
+            groups,
+            lambda weights: _macro_aurocs(cases, defined, weights),
             key=f"cases of {dataset} under {condition}",
             replicates=replicates,
         )
     except ValueError as error:  # a class too rare to be resampled
-        cases = pd.DataFrame({"encoder": encoders, "macro_auroc": whole[0], "missing": str(error)})
-        cases = cases.assign(**common, **counts, replicates=0)
-        return _typed(cases, CASE_COLUMNS), _typed(pd.DataFrame(), PAIR_COLUMNS)
-    low, high = _interval(resampled.values, level)
-    cases = pd.DataFrame({"encoder": encoders, "macro_auroc": whole[0], "low": low, "high": high})
+        rows = pd.DataFrame({"encoder": encoders, "macro_auroc": whole[0], "missing": str(error)})
+        rows = rows.assign(**common, **counts, replicates=0)
+        return _typed(rows, CASE_COLUMNS), _typed(pd.DataFrame(), PAIR_COLUMNS)
+    low, high = percentile_interval(resampled.values, level)
+    rows = pd.DataFrame({"encoder": encoders, "macro_auroc": whole[0], "low": low, "high": high})
     # Along rows in memory, so that an encoder's bits do not depend on who stands beside it.
-    cases["se"] = np.ascontiguousarray(resampled.values.T).std(axis=1)
-    cases = cases.assign(**common, **counts, replicates=replicates, n_redrawn=resampled.n_redrawn)
+    rows["se"] = np.ascontiguousarray(resampled.values.T).std(axis=1)
+    rows = rows.assign(**common, **counts, replicates=replicates, n_redrawn=resampled.n_redrawn)
     records = []
     for a, b in combinations(range(len(encoders)), 2):
-        low, high = _interval(resampled.values[:, a] - resampled.values[:, b], level)
-        pair = {"encoder_a": encoders[a], "encoder_b": encoders[b], "low": low, "high": high}
+        low, high = percentile_interval(resampled.values[:, a] - resampled.values[:, b], level)
+        pair = {"encoder_a": encoders[a], "encoder_b": encoders[b]}
+        pair |= {"low": float(low), "high": float(high)}
         separated = bool(low > 0 or high < 0)
         records.append(pair | {"difference": whole[0, a] - whole[0, b], "separated": separated})
     pairs = pd.DataFrame(records).assign(**common)
-    return _typed(cases, CASE_COLUMNS), _typed(pairs, PAIR_COLUMNS)
+    return _typed(rows, CASE_COLUMNS), _typed(pairs, PAIR_COLUMNS)
 
 
 def _macro_aurocs(
-    test_set: PredictedTestSet,
-    encoders: Collection[str],
+    encoders: Sequence[TestedCases],
     defined: npt.NDArray[np.int64],
     weights: npt.NDArray[np.int64],
 ) -> FloatArray:
     """(r, E) mean over seeds of the macro-AUROC in each of r resamples; NaN where undefined."""
     columns = []
-    truth = test_set.truth[:, defined]
-    for encoder in encoders:
+    for cases in encoders:
+        truth = cases.truth[:, defined]
         of_seeds = [
             resampled_auroc(truth, probabilities[:, defined], weights).mean(axis=1)
-            for probabilities in test_set.probabilities[encoder]
+            for probabilities in cases.probabilities
         ]
         columns.append(sum(of_seeds) / len(of_seeds))
     return np.stack(columns, axis=1)
-
-
-def _interval(values: FloatArray, level: float) -> tuple[FloatArray, FloatArray]:
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return low, high
 
 
 def _typed(table: pd.DataFrame, columns: list[str]) -> pd.DataFrame:

@@ -1,34 +1,22 @@
-"""Do the conclusions hang on the classifier? Rankings of encoders under other probes."""
+"""Do the conclusions depend on the classifier? Rankings of encoders under other probes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import combinations
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from crsbench.core.names import AGGREGATE
 from crsbench.metrics.statistics import inverted_pairs, kendall_tau, spearman_rho
 from crsbench.probes import LOGISTIC, NEIGHBOURS, PERCEPTRON
 from crsbench.score import axes_table, crs_table
-from crsbench.studies.base import (
-    MIN_ENCODERS,
-    Finding,
-    Inputs,
-    Study,
-    mean_by_encoder,
-    not_run,
-    number,
-)
-from crsbench.studies.figures import group_legend, named_points, panels
+from crsbench.studies.base import MIN_ENCODERS, mean_by_encoder, number, too_few
+from crsbench.studies.figures import Figure, group_legend, named_points, panels
+from crsbench.studies.inputs import Inputs
+from crsbench.studies.registry import Finding, Row, Study, fields, not_run, study
 
-COLUMNS = [
-    "dataset", "measure", "probe_a", "probe_b", "n_encoders", "kendall_tau", "spearman_rho",
-    "inverted_pairs", "pairs", "leader_a", "leader_b", "same_leader",
-]  # fmt: skip
-TITLES = {
+PROBE_TITLES = {
     LOGISTIC: "the logistic probe",
     NEIGHBOURS: "k nearest neighbours",
     PERCEPTRON: "the perceptron",
@@ -40,17 +28,27 @@ Values = Mapping[tuple[str, str], pd.Series]
 """By data set (or aggregate) and measure: its value by encoder."""
 
 
-def control_probes(inputs: Inputs, control: pd.DataFrame) -> Study:
+@study(
+    title="Other classifiers on the same features",
+    theme="choices",
+    needs=("tables", "control_runs"),
+    columns=fields(str, "dataset measure probe_a probe_b")
+    | fields(int, "n_encoders")
+    | fields(float, "kendall_tau spearman_rho")
+    | fields("Int64", "inverted_pairs pairs")
+    | fields(str, "leader_a leader_b")
+    | fields(bool, "same_leader"),
+    limit="Two other simple probes. A fine-tuned network may rank otherwise.",
+    wanted=lambda settings: "control_probes" in settings,
+)
+def control_probes(inputs: Inputs) -> Study:
     """Kendall's τ, Spearman's ρ and the leaders, by each measure, between every two probes.
 
     The measures of the four axes, and the CRS against the run's own panel where all four axes can
-    be made, are made anew for every probe from the same label fractions: those of `control`. Floors
-    are left out. A measure that some encoder lacks is compared over the others.
-
-    Args:
-        inputs: its ``runs`` are those of the logistic probe.
-        control: the table ``control_runs``.
+    be made, are made anew for every probe from the same label fractions: those of the control runs.
+    Floors are left out. A measure that some encoder lacks is compared over the others.
     """
+    control = inputs.control_runs
     percents = control["percent"].unique()
     logistic = inputs.runs[inputs.runs["percent"].isin(percents)]
     runs = {LOGISTIC: logistic} | {
@@ -62,18 +60,14 @@ def control_probes(inputs: Inputs, control: pd.DataFrame) -> Study:
         for a, b in combinations(runs, 2)
         for key in values[LOGISTIC]
     ]
-    table = pd.DataFrame([record for record in records if record], columns=COLUMNS)
-    table = table.astype({"n_encoders": "int64", "inverted_pairs": "Int64", "pairs": "Int64"})
-    table["same_leader"] = table["same_leader"].astype(bool)
+    table = control_probes.table(record for record in records if record)
     of_auroc = table[(table["measure"] == AUROC) & (table["probe_a"] == LOGISTIC)]
     whole = of_auroc[of_auroc["dataset"] == AGGREGATE]
     if whole.empty or whole["n_encoders"].min() < MIN_ENCODERS:
         count = 0 if whole.empty else whole["n_encoders"].min()
-        return not_run(
-            COLUMNS, f"the panel has {count} ranked encoders, and a comparison needs {MIN_ENCODERS}"
-        )
-    told = [_told(inputs, row, of_auroc) for row in whole.to_dict("records")]
-    sentence = f"By macro-AUROC in the aggregate, {'; '.join(told)}."
+        return not_run(too_few(count))
+    sentences = [_sentence(inputs, row, of_auroc) for row in whole.to_dict("records")]
+    sentence = f"By macro-AUROC in the aggregate, {'; '.join(sentences)}."
     shown = {name: values[name][AGGREGATE, AUROC] for name in runs}
     return Study(table, sentence, _findings(table), lambda figure: _draw(figure, inputs, shown))
 
@@ -83,7 +77,7 @@ def _values(inputs: Inputs, runs: pd.DataFrame) -> Values:
     shift = {name: spec.get("shift", ()) for name, spec in inputs.datasets.items()}
     axes = axes_table(runs, inputs.scoring, shift)
     crs = crs_table(axes, inputs.scoring, None, inputs.floors)
-    own = replace(inputs, runs=runs, axes=axes, crs=crs, reference=None)
+    own = inputs.having(runs=runs, axes=axes, crs=crs, reference=None)
     means, ranked = own.seed_means, own.ranked
     values: dict[tuple[str, str], pd.Series] = {}
     for measure in (*(axis.measure for axis in inputs.scoring.axes.values()), CRS):
@@ -98,7 +92,7 @@ def _values(inputs: Inputs, runs: pd.DataFrame) -> Values:
 
 def _comparison(
     inputs: Inputs, dataset: str, measure: str, a: str, b: str, of_a: pd.Series, of_b: pd.Series
-) -> dict[str, object] | None:
+) -> Row | None:
     """One row of the table; None where neither probe has the measure of any encoder."""
     both = of_a.index.intersection(of_b.index).sort_values()
     if both.empty:
@@ -106,7 +100,7 @@ def _comparison(
     sign = -1.0 if _less_is_better(inputs, measure) else 1.0
     first, second = sign * of_a[both], sign * of_b[both]
     leaders = [" and ".join(both[side == side.max()]) for side in (first, second)]
-    record: dict[str, object] = {
+    record: Row = {
         "dataset": dataset,
         "measure": measure,
         "probe_a": a,
@@ -133,7 +127,7 @@ def _less_is_better(inputs: Inputs, measure: str) -> bool:
     )
 
 
-def _told(inputs: Inputs, row: Mapping[str, object], of_auroc: pd.DataFrame) -> str:
+def _sentence(inputs: Inputs, row: Mapping[str, object], of_auroc: pd.DataFrame) -> str:
     probe = str(row["probe_b"])
     by_dataset = of_auroc[(of_auroc["probe_b"] == probe) & (of_auroc["dataset"] != AGGREGATE)]
     leaders = [inputs.titles(str(row[side]).split(" and ")) for side in ("leader_a", "leader_b")]
@@ -143,8 +137,9 @@ def _told(inputs: Inputs, row: Mapping[str, object], of_auroc: pd.DataFrame) -> 
         else f"{leaders[1]} leads and not {leaders[0]}"
     )
     return (
-        f"{TITLES[probe]} and {TITLES[LOGISTIC]} rank {row['n_encoders']} encoders with "
-        f"Kendall's τ {number(row['kendall_tau'])} and Spearman's ρ {number(row['spearman_rho'])}, "
+        f"{PROBE_TITLES[probe]} and {PROBE_TITLES[LOGISTIC]} rank {row['n_encoders']} encoders "
+        f"with Kendall's τ {number(row['kendall_tau'])} and "
+        f"Spearman's ρ {number(row['spearman_rho'])}, "
         f"{leads}, and the leader is the same on {by_dataset['same_leader'].sum()} of "
         f"{len(by_dataset)} data sets"
     )
@@ -175,6 +170,9 @@ def _draw(figure: Figure, inputs: Inputs, shown: Mapping[str, pd.Series]) -> Non
         named_points(panel, x, y, names, [inputs.colour(name) for name in both])
         low, high = min(x.min(), y.min()), max(x.max(), y.max())
         panel.plot([low, high], [low, high], color="0.7", linewidth=0.8, zorder=1)
-        panel.set(xlabel=f"macro-AUROC, {TITLES[LOGISTIC]}", ylabel=f"macro-AUROC, {TITLES[probe]}")
+        panel.set(
+            xlabel=f"macro-AUROC, {PROBE_TITLES[LOGISTIC]}",
+            ylabel=f"macro-AUROC, {PROBE_TITLES[probe]}",
+        )
         groups += [inputs.group(name) for name in both]
     group_legend(figure, groups)

@@ -2,48 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pandas as pd
-from matplotlib.figure import Figure
 
 from crsbench.metrics.statistics import t_interval
-from crsbench.studies.base import Finding, Study
-from crsbench.studies.figures import line_style, panels
+from crsbench.studies.figures import Figure, line_style, panels
+from crsbench.studies.inputs import Inputs
+from crsbench.studies.registry import Finding, Study, fields, study
 
-COLUMNS = [
-    "encoder", "group", "dataset", "depth", "norm", "width",
-    "macro_auroc", "macro_auroc_low", "macro_auroc_high", "ece", "ece_low", "ece_high",
-    "gain", "gain_low", "gain_high", "n_seeds", "best",
-]  # fmt: skip
 FINAL = 100
 POINTS = 100
 """AUROC points in an AUROC of 1."""
 
-Entries = Mapping[str, Mapping[str, Any]]
 
-
-def depth_sweep(runs: pd.DataFrame, encoders: Entries, datasets: Entries) -> Study:
+@study(
+    title="Which block's features are best",
+    theme="adapted",
+    needs=("depth_runs",),
+    columns=fields(str, "encoder group dataset")
+    | fields(int, "depth")
+    | fields(str, "norm")
+    | fields(int, "width")
+    | fields(float, "macro_auroc macro_auroc_low macro_auroc_high ece ece_low ece_high")
+    | fields(float, "gain gain_low gain_high")
+    | fields(int, "n_seeds")
+    | fields(bool, "best"),
+    limit="The best depth is picked on the test images that it is reported on.",
+    wanted=lambda settings: "depth_sweep" in settings,
+)
+def depth_sweep(inputs: Inputs) -> Study:
     """Macro-AUROC and ECE by depth, and what an intermediate layer gains over the final one.
 
     Intervals are Student's over seeds at 95 %; the gain is paired by seed. The best depth is the
     one of the highest mean AUROC on the test set itself (of equal ones the deepest).
-
-    Args:
-        runs: tables of `crsbench.evaluation.depth.probe_depths`, one below the other.
-        encoders, datasets: registry entries by name.
     """
-    sweeps = runs.sort_values(["encoder", "dataset", "depth", "seed"]).groupby(
+    sweeps = inputs.depth_runs.sort_values(["encoder", "dataset", "depth", "seed"]).groupby(
         ["encoder", "dataset"], sort=True
     )
     table = pd.concat([_of_sweep(rows) for _, rows in sweeps], ignore_index=True)
-    table.insert(1, "group", [encoders[name]["group"] for name in table["encoder"]])
+    table.insert(1, "group", [inputs.group(name) for name in table["encoder"]])
     return Study(
-        table[COLUMNS],
-        _sentence(table, encoders, datasets),
+        table,
+        _sentence(inputs, table),
         _findings(table),
-        lambda figure: _draw(figure, table, encoders, datasets),
+        lambda figure: _draw(figure, inputs, table),
     )
 
 
@@ -94,25 +95,26 @@ def _findings(table: pd.DataFrame) -> dict[str, Finding]:
     return found
 
 
-def _sentence(table: pd.DataFrame, encoders: Entries, datasets: Entries) -> str:
+def _sentence(inputs: Inputs, table: pd.DataFrame) -> str:
     best = _best_intermediate(table)
     better = best[best["gain"] > 0]
-    told = [
-        f"{encoders[row.encoder]['title']} on {datasets[row.dataset]['title']} at {row.depth} % "
+    sentences = [
+        f"{inputs.title(row.encoder)} on {inputs.title(row.dataset)} at {row.depth} % "
         f"({row.gain * POINTS:+.1f} points)"
         for row in better.itertuples()
     ]
     sure = int((better["gain_low"] > 0).sum())
     counted = f"An intermediate layer beats the final one in {len(better)} of {len(best)} sweeps"
-    if not told:
+    if not sentences:
         return f"{counted}."
     return (
-        f"{counted}, in {sure} of them by more than the seeds' 95 % interval: {'; '.join(told)}. "
+        f"{counted}, in {sure} of them by more than the seeds' 95 % interval: "
+        f"{'; '.join(sentences)}. "
         "The best depth is chosen on the test set that it is shown on."
     )
 
 
-def _draw(figure: Figure, table: pd.DataFrame, encoders: Entries, datasets: Entries) -> None:
+def _draw(figure: Figure, inputs: Inputs, table: pd.DataFrame) -> None:
     shown = list(table.groupby("dataset", sort=True))
     names = sorted(table["encoder"].unique())
     row = panels(figure, 2 * len(shown), (3.4, 3.4))
@@ -127,12 +129,12 @@ def _draw(figure: Figure, table: pd.DataFrame, encoders: Entries, datasets: Entr
                     curve[measure],
                     marker="o",
                     markersize=3,
-                    label=encoders[encoder]["title"],
+                    label=inputs.title(encoder),
                     **style,
                 )
                 low, high = curve[f"{measure}_low"], curve[f"{measure}_high"]
                 panel.fill_between(curve["depth"], low, high, alpha=0.15, color=style["color"])
-            panel.set_title(datasets[dataset]["title"], fontsize=9)
+            panel.set_title(inputs.title(dataset), fontsize=9)
             panel.set(xlabel="depth (%)", ylabel={"macro_auroc": "macro-AUROC"}.get(measure, "ECE"))
             panel.set_xticks(sorted(rows["depth"].unique()))
             panel.grid(alpha=0.25)

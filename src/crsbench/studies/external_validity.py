@@ -1,20 +1,28 @@
-"""Does the score, made without a foreign institution, foretell the AUROC there?"""
+"""Does the score, made without an external institution, predict the AUROC there?"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from crsbench.metrics.statistics import spearman_rho
 from crsbench.score.crs import Panel
-from crsbench.studies.base import MIN_ENCODERS, Finding, Inputs, Study, not_run, number
-from crsbench.studies.figures import group_legend, named_points, panels
+from crsbench.studies.base import MIN_ENCODERS, number
+from crsbench.studies.figures import Figure, group_legend, named_points, panels
+from crsbench.studies.inputs import Inputs
+from crsbench.studies.registry import CELL, Finding, Study, fields, not_run, study
 
-COLUMNS = ["encoder", "dataset", "target", "crs_without_shift", "source_auroc", "target_auroc"]
 
-
+@study(
+    title="Does the score predict the AUROC at another hospital?",
+    theme="elsewhere",
+    needs=("tables",),
+    columns=CELL
+    | fields(str, "target")
+    | fields(float, "crs_without_shift source_auroc target_auroc"),
+    limit="The CRS sums up a bench. In the published study plain AUROC predicted it better.",
+)
 def external_validity(inputs: Inputs) -> Study:
     """Spearman's ρ of the target AUROC with the CRS without the shift and with the source AUROC.
 
@@ -22,33 +30,33 @@ def external_validity(inputs: Inputs) -> Study:
     source AUROC is over all its classes, the target's over those that the two share.
     """
     if not inputs.shifts:
-        return not_run(COLUMNS, "no data set of this run names a shift target")
+        return not_run("no data set of this run names a shift target")
     panel = without_shift(inputs.panel)
     parts = []
     for dataset, target in inputs.shifts:
         scores = panel.scored(dataset)[["encoder", "dataset", "crs", "macro_auroc"]]
         scores.columns = ["encoder", "dataset", "crs_without_shift", "source_auroc"]
-        abroad = inputs.shift_auroc(dataset, target)[["target_auroc"]].reset_index()
-        parts.append(scores.merge(abroad, on="encoder").assign(target=target)[COLUMNS])
+        elsewhere = inputs.shift_auroc(dataset, target)[["target_auroc"]].reset_index()
+        parts.append(scores.merge(elsewhere, on="encoder").assign(target=target))
     table = pd.concat(parts, ignore_index=True).dropna()
     table = table.sort_values(["dataset", "target", "encoder"], ignore_index=True)
     groups = table.groupby(["dataset", "target"], sort=True)
     large = {key: rows for key, rows in groups if len(rows) >= MIN_ENCODERS}
     if not large:
-        return not_run(COLUMNS, "fewer than three ranked encoders have a score and a target AUROC")
+        return not_run("fewer than three ranked encoders have a score and a target AUROC")
     findings: dict[str, Finding] = {}
-    told = []
+    sentences = []
     for (dataset, target), rows in large.items():
         by_crs = spearman_rho(rows["crs_without_shift"], rows["target_auroc"])
         by_auroc = spearman_rho(rows["source_auroc"], rows["target_auroc"])
         findings[f"{dataset}.{target}.spearman_crs_vs_target_auroc"] = by_crs
         findings[f"{dataset}.{target}.spearman_source_auroc_vs_target_auroc"] = by_auroc
-        told.append(
+        sentences.append(
             f"The macro-AUROC of {len(rows)} encoders on {inputs.title(target)} follows their CRS "
             f"without it with Spearman's ρ {number(by_crs)} and their macro-AUROC on "
             f"{inputs.title(dataset)} with {number(by_auroc)}."
         )
-    return Study(table, " ".join(told), findings, lambda figure: _draw(figure, inputs, large))
+    return Study(table, " ".join(sentences), findings, lambda figure: _draw(figure, inputs, large))
 
 
 def without_shift(panel: Panel) -> Panel:

@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from crsbench.core.names import AGGREGATE, SEED_MEAN
 from crsbench.core.plotting import COLOURS, GREY
 from crsbench.score import AXES
 from crsbench.score.crs import FloatArray, Panel
-from crsbench.studies.base import Finding, Inputs, Study, mean_by_encoder, not_run
-from crsbench.studies.figures import panels
+from crsbench.studies.base import mean_by_encoder
+from crsbench.studies.figures import Figure, panels
+from crsbench.studies.inputs import Inputs
+from crsbench.studies.registry import Finding, Study, fields, not_run, study
 
-AXIS_COLUMNS = [
-    "dataset", "axis", "encoder", "value", "best_floor", "floor_value", "advantage",
-    "exceeds_floor",
-]  # fmt: skip
-SCORE_COLUMNS = [
-    "encoder", "dataset", "floor", "from_dominance", "from_proximity", "from_worst_axis", "crs",
-    "place", "place_by_proximity", "place_without_dominance", "dominated_by", "n_ranked",
-]  # fmt: skip
 COMPONENTS = ("dominance", "proximity", "worst_axis")
 
 
+@study(
+    title="Better than an untrained network?",
+    theme="floors",
+    needs=("tables",),
+    columns=fields(str, "dataset axis encoder")
+    | fields(float, "value")
+    | fields(str, "best_floor")
+    | fields(float, "floor_value advantage")
+    | fields(bool, "exceeds_floor"),
+    limit="Being above a floor is the least that can be asked for, axis by axis.",
+)
 def floors(inputs: Inputs) -> Study:
     """Each encoder's advantage over the best floor, axis by axis and data set by data set.
 
     Values are the normalised axes of the seed means, so an axis may be clipped for both.
     """
     if not inputs.floors:
-        return not_run(AXIS_COLUMNS, "the panel has no floor encoder")
+        return not_run("the panel has no floor encoder")
     means = inputs.axes[inputs.axes["seed"] == SEED_MEAN]
     records = []
     for dataset, rows in means.groupby("dataset", sort=True):
@@ -41,25 +45,38 @@ def floors(inputs: Inputs) -> Study:
                 continue
             best, level = of_floors.idxmax(), of_floors.max()
             for encoder, value in values.drop(of_floors.index).items():
-                ids = (dataset, axis, encoder)
-                records.append((*ids, value, best, level, value - level, bool(value > level)))
-    table = pd.DataFrame(records, columns=AXIS_COLUMNS)
+                row = {"dataset": dataset, "axis": axis, "encoder": encoder, "value": value}
+                row |= {"best_floor": best, "floor_value": level, "advantage": value - level}
+                records.append(row | {"exceeds_floor": value > level})
+    table = pd.DataFrame(records)
     if table.empty:
-        return not_run(AXIS_COLUMNS, "no floor shares a data set with a ranked encoder")
+        return not_run("no floor shares a data set with a ranked encoder")
     findings: dict[str, Finding] = {}
-    told = []
+    sentences = []
     for axis in AXES:
         rows = table[table["axis"] == axis]
         findings[f"cells.{axis}"] = len(rows)
         findings[f"not_above_floor.{axis}"] = int((~rows["exceeds_floor"]).sum())
-        told.append(f"{findings[f'not_above_floor.{axis}']} of {len(rows)} on {axis}")
+        sentences.append(f"{findings[f'not_above_floor.{axis}']} of {len(rows)} on {axis}")
     sentence = (
         "Encoder × data set cells that do not exceed the best floor (an encoder that never learnt "
-        f"anything): {', '.join(told)}."
+        f"anything): {', '.join(sentences)}."
     )
     return Study(table, sentence, findings, lambda figure: _draw_axes(figure, inputs, table))
 
 
+@study(
+    title="How a floor comes by its score",
+    theme="floors",
+    needs=("tables",),
+    columns=fields(str, "encoder dataset")
+    | fields(bool, "floor")
+    | fields(float, "from_dominance from_proximity from_worst_axis crs")
+    | fields(int, "place place_by_proximity place_without_dominance")
+    | fields(float, "dominated_by")
+    | fields(int, "n_ranked"),
+    limit="Floors lose little and promise little, so a CRS near theirs deserves no trust.",
+)
 def floor_scores(inputs: Inputs) -> Study:
     """What the three components of the CRS are worth to a floor, beside the ranked encoders.
 
@@ -70,14 +87,12 @@ def floor_scores(inputs: Inputs) -> Study:
     row's encoder (its mean over data sets in the aggregate).
     """
     if not inputs.floors:
-        return not_run(SCORE_COLUMNS, "the panel has no floor encoder")
+        return not_run("the panel has no floor encoder")
     table = inputs.crs[inputs.crs["crs"].notna()][
         ["encoder", "dataset", "floor", *COMPONENTS, "crs"]
     ]
     if not table["floor"].any() or table["floor"].all():
-        return not_run(
-            SCORE_COLUMNS, "there are not both a floor and a ranked encoder with a score"
-        )
+        return not_run("there are not both a floor and a ranked encoder with a score")
     weights = inputs.scoring.weights
     for name in COMPONENTS:
         table[f"from_{name}"] = table[name] * getattr(weights, name)
@@ -91,13 +106,13 @@ def floor_scores(inputs: Inputs) -> Study:
     table = table.sort_values(
         ["dataset", "floor", "crs", "encoder"], ascending=[True, False, False, True],
         ignore_index=True,
-    )[SCORE_COLUMNS]  # fmt: skip
+    )  # fmt: skip
     shown = table[table["dataset"] == AGGREGATE]
-    told, findings = [], {}
+    sentences, findings = [], {}
     for row in shown[shown["floor"]].itertuples():
         findings[f"crs.{row.encoder}"] = row.crs
         findings[f"place.{row.encoder}"] = row.place
-        told.append(
+        sentences.append(
             f"{inputs.title(row.encoder)} has a CRS of {row.crs:.3f} ({row.from_dominance:.3f} "
             f"from dominance, {row.from_proximity:.3f} from proximity, {row.from_worst_axis:.3f} "
             f"from its worst axis) and would stand at {row.place} among {row.n_ranked + 1} (at "
@@ -105,7 +120,7 @@ def floor_scores(inputs: Inputs) -> Study:
             f"the worst axis but without dominance); {100 * row.dominated_by:.0f} % of the ranked "
             "encoders dominate it"
         )
-    sentence = "; ".join(told) + "."
+    sentence = "; ".join(sentences) + "."
     return Study(table, sentence, findings, lambda figure: _draw_scores(figure, inputs, shown))
 
 

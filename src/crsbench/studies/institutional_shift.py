@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from crsbench.metrics.statistics import welch_test
-from crsbench.studies.base import MEDICAL_GROUPS, Finding, Inputs, Study, not_run, number
-from crsbench.studies.figures import group_legend, panels
+from crsbench.studies.base import MEDICAL_GROUPS, number
+from crsbench.studies.figures import Figure, group_legend, panels
+from crsbench.studies.inputs import Inputs
+from crsbench.studies.registry import Finding, Study, fields, not_run, study
 
-COLUMNS = ["encoder", "group", "dataset", "target", "source_auroc", "target_auroc", "drop"]
 
-
+@study(
+    title="From home to another hospital",
+    theme="elsewhere",
+    needs=("tables",),
+    columns=fields(str, "encoder group dataset target")
+    | fields(float, "source_auroc target_auroc drop"),
+    limit=(
+        "The sample of Welch's test are encoders that share data and designs; its p-value is "
+        "descriptive. Few real shifts were tried, in the published panel one."
+    ),
+)
 def institutional_shift(inputs: Inputs) -> Study:
     """Probes applied to a shift target without retraining; means over seeds, 100 % of the labels.
 
@@ -22,16 +32,16 @@ def institutional_shift(inputs: Inputs) -> Study:
     with that of general ones. Its sample are the encoders of the panel, not patients.
     """
     if not inputs.shifts:
-        return not_run(COLUMNS, "no data set of this run names a shift target")
+        return not_run("no data set of this run names a shift target")
     parts = []
     for dataset, target in inputs.shifts:
         rows = inputs.shift_auroc(dataset, target).reset_index()
         rows["group"] = [inputs.group(name) for name in rows["encoder"]]
         rows["drop"] = rows["source_auroc"] - rows["target_auroc"]
-        parts.append(rows.assign(dataset=dataset, target=target)[COLUMNS])
+        parts.append(rows.assign(dataset=dataset, target=target))
     table = pd.concat(parts, ignore_index=True)
     if table.empty:
-        return not_run(COLUMNS, "no ranked encoder has runs on a shift target")
+        return not_run("no ranked encoder has runs on a shift target")
     findings: dict[str, Finding] = {}
     sentences = []
     for (dataset, target), rows in table.groupby(["dataset", "target"], sort=True):

@@ -3,32 +3,45 @@
 from __future__ import annotations
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from crsbench.core.names import CLEAN
-from crsbench.studies.base import MEDICAL_GROUPS, Finding, Inputs, Study, not_run, number
-from crsbench.studies.figures import line_style, panels
+from crsbench.studies.base import MEDICAL_GROUPS, number
+from crsbench.studies.figures import Figure, line_style, panels
+from crsbench.studies.inputs import Inputs
+from crsbench.studies.registry import Finding, Study, fields, not_run, study
 
-COLUMNS = [
-    "encoder", "group", "dataset", "percent", "macro_auroc", "macro_auroc_sd", "n_seeds",
-    "baseline", "baseline_auroc", "first_percent",
-]  # fmt: skip
 NEVER = "never"
 
 
+@study(
+    title="When fewer labels are enough",
+    theme="labels",
+    needs=("tables",),
+    columns=fields(str, "encoder group dataset")
+    | fields(int, "percent")
+    | fields(float, "macro_auroc macro_auroc_sd")
+    | fields(int, "n_seeds")
+    | fields(str, "baseline")
+    | fields(float, "baseline_auroc")
+    | fields("Int64", "first_percent"),
+    limit=(
+        "No uncertainty enters the first fraction that reaches the baseline: near it, look at "
+        "the error bars."
+    ),
+)
 def label_efficiency(inputs: Inputs) -> Study:
     """Learning curves on the clean test set, and the first fraction that reaches the baseline.
 
     ``first_percent`` is the smallest label fraction at which the encoder's seed-mean macro-AUROC is
     at least the baseline encoder's at 100 %; it is missing if none is, or if the baseline is.
     """
-    baseline = inputs.settings["baseline_encoder"]
+    baseline = inputs.settings["studies"]["baseline_encoder"]
     clean = inputs.runs[inputs.runs["condition"] == CLEAN]
     full = clean[(clean["encoder"] == baseline) & (clean["percent"] == 100)]
     levels = full.groupby("dataset")["macro_auroc"].apply(lambda of: of.mean(skipna=False))
     curves = clean[~clean["encoder"].isin(inputs.floors)].sort_values("seed")
     if curves.empty:
-        return not_run(COLUMNS, "there is no ranked encoder")
+        return not_run("there is no ranked encoder")
     by_point = curves.groupby(["encoder", "dataset", "percent"])["macro_auroc"]
     table = by_point.agg(
         macro_auroc=lambda of: of.mean(skipna=False),
@@ -42,7 +55,7 @@ def label_efficiency(inputs: Inputs) -> Study:
     first = reached.groupby(["encoder", "dataset"])["percent"].min().rename("first_percent")
     table = table.merge(first.reset_index(), on=["encoder", "dataset"], how="left")
     table["first_percent"] = table["first_percent"].astype("Int64")
-    table = table.sort_values(["dataset", "encoder", "percent"], ignore_index=True)[COLUMNS]
+    table = table.sort_values(["dataset", "encoder", "percent"], ignore_index=True)
     return Study(
         table,
         _sentence(inputs, baseline, table),
@@ -89,8 +102,8 @@ def _sentence(inputs: Inputs, baseline: str, table: pd.DataFrame) -> str:
             f"on {inputs.title(dataset)} ({level}) {at_lowest} of {len(others)} other encoders "
             f"reach it with {lowest} % and {never} never do"
         )
-    told = "; ".join(parts)
-    return f"Against the full-label macro-AUROC of {inputs.title(baseline)}: {told}."
+    sentences = "; ".join(parts)
+    return f"Against the full-label macro-AUROC of {inputs.title(baseline)}: {sentences}."
 
 
 def _draw(figure: Figure, inputs: Inputs, table: pd.DataFrame) -> None:

@@ -1,29 +1,28 @@
-"""Does the CRS from the other data sets foretell the CRS on a new one?"""
+"""Does the CRS from the other data sets predict the CRS on a new one?"""
 
 from __future__ import annotations
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from crsbench.core.names import AGGREGATE
 from crsbench.metrics.statistics import kendall_tau, spearman_rho
-from crsbench.studies.base import (
-    MIN_ENCODERS,
-    Finding,
-    Inputs,
-    Study,
-    mean_by_encoder,
-    not_run,
-    number,
+from crsbench.studies.base import MIN_ENCODERS, mean_by_encoder, number
+from crsbench.studies.figures import Figure, group_legend, named_points, panels
+from crsbench.studies.inputs import Inputs
+from crsbench.studies.registry import Finding, Study, fields, not_run, study
+
+
+@study(
+    title="Does the score carry over to another data set?",
+    theme="elsewhere",
+    needs=("tables",),
+    columns=fields(str, "held_out")
+    | fields(int, "n_encoders")
+    | fields(float, "spearman_rho kendall_tau")
+    | fields(str, "winner_of_others winner_held_out")
+    | fields(bool, "recovered"),
+    limit="A correlation over a few encoders; with three of them it is hardly more than a coin.",
 )
-from crsbench.studies.figures import group_legend, named_points, panels
-
-COLUMNS = [
-    "held_out", "n_encoders", "spearman_rho", "kendall_tau", "winner_of_others", "winner_held_out",
-    "recovered",
-]  # fmt: skip
-
-
 def leave_one_dataset_out(inputs: Inputs) -> Study:
     """Agreement of the CRS on each data set with the mean CRS over the others.
 
@@ -34,7 +33,7 @@ def leave_one_dataset_out(inputs: Inputs) -> Study:
     scores = scores[scores["dataset"] != AGGREGATE]
     datasets = sorted(scores["dataset"].unique())
     if len(datasets) < 2:
-        return not_run(COLUMNS, f"{len(datasets)} data set leaves none to foretell it from")
+        return not_run(f"{len(datasets)} data set leaves none to predict it from")
     folds: dict[str, pd.DataFrame] = {}
     for dataset in datasets:
         held_out = scores[scores["dataset"] == dataset].set_index("encoder")["crs"]
@@ -43,18 +42,19 @@ def leave_one_dataset_out(inputs: Inputs) -> Study:
         if len(both) >= MIN_ENCODERS:
             folds[dataset] = both
     if not folds:
-        return not_run(COLUMNS, "no data set shares three ranked encoders with the others")
-    table = pd.DataFrame([_fold(*fold) for fold in folds.items()], columns=COLUMNS)
+        return not_run("no data set shares three ranked encoders with the others")
+    table = pd.DataFrame([_fold(*fold) for fold in folds.items()])
     findings: dict[str, Finding] = {
         f"spearman.{row.held_out}": row.spearman_rho for row in table.itertuples()
     }
     findings["winners_recovered"] = int(table["recovered"].sum())
-    told = ", ".join(
+    sentences = ", ".join(
         f"{number(row.spearman_rho)} for {inputs.title(row.held_out)}" for row in table.itertuples()
     )
     sentence = (
         f"The CRS from the other data sets follows that on the one left out with Spearman's ρ "
-        f"{told}; its winner is recovered in {findings['winners_recovered']} of {len(table)} folds."
+        f"{sentences}; its winner is recovered in {findings['winners_recovered']} of "
+        f"{len(table)} folds."
     )
     return Study(table, sentence, findings, lambda figure: _draw(figure, inputs, folds))
 

@@ -1,4 +1,4 @@
-"""Operating points: is a promised sensitivity or specificity kept under blur, or abroad?
+"""Operating points: is a promised sensitivity or specificity kept under blur, or elsewhere?
 
 A threshold is chosen on each seed's calibration set and then left alone. Net benefit (Vickers and
 Elkin, Med Decis Making 26:565, 2006) needs no threshold of ours: it takes the displayed probability
@@ -16,24 +16,17 @@ import numpy.typing as npt
 import pandas as pd
 
 from crsbench.core.names import CLEAN
-from crsbench.evaluation.cases import Cell, TestedCases, with_intervals
+from crsbench.evaluation.cases import CellCases, TestedCases
 from crsbench.metrics.arrays import UNKNOWN
-from crsbench.metrics.statistics import percentile_interval
+from crsbench.metrics.statistics import percentile_interval, with_intervals
+from crsbench.studies.base import number
+from crsbench.studies.figures import Figure, dots, line_legend, lines, panels
+from crsbench.studies.inputs import Inputs
+from crsbench.studies.registry import TESTED, Finding, Row, Study, fields, not_run, study
 
 FloatArray = npt.NDArray[np.float64]
 
 RATES = ("sensitivity", "specificity", "ppv", "npv")
-
-POINT_COLUMNS = [
-    *("encoder", "dataset", "condition", "target", "aim", "promised", "threshold"),
-    *("n_calibration", "n_cases", "prevalence"),
-    *(f"{rate}{end}" for rate in RATES for end in ("", "_low", "_high")),
-    *("shortfall", "shortfall_low", "shortfall_high", "lost", "lost_low", "lost_high", "missing"),
-]
-BENEFIT_COLUMNS = [
-    *("encoder", "dataset", "condition", "target", "threshold"),
-    *("net_benefit", "low", "high", "treat_all"),
-]
 
 
 @dataclass(frozen=True)
@@ -99,7 +92,7 @@ def target(
 
 
 def thresholds(
-    cell: Cell, targets: Mapping[str, Sequence[str]], aim: Aim
+    cell: CellCases, targets: Mapping[str, Sequence[str]], aim: Aim
 ) -> dict[str, list[tuple[float, int]]]:
     """For each target the threshold of each seed and the number of cases that it rests on."""
     chosen = {}
@@ -119,8 +112,8 @@ def hits(one: Target, cuts: Sequence[float]) -> np.ndarray:
     return (one.scores >= np.asarray(cuts)[:, None]).sum(axis=0)
 
 
-def operating_points(
-    cell: Cell, targets: Mapping[str, Sequence[str]], aim: Aim
+def operating_points_of(
+    cell: CellCases, targets: Mapping[str, Sequence[str]], aim: Aim
 ) -> list[dict[str, Any]]:
     """The rows of the table `operating_points` for a cell, all its conditions.
 
@@ -193,8 +186,8 @@ def counted_rates(
         return rates, positive / (positive + negative)
 
 
-def net_benefit(
-    cell: Cell, targets: Mapping[str, Sequence[str]], cuts: Sequence[float]
+def net_benefit_of(
+    cell: CellCases, targets: Mapping[str, Sequence[str]], cuts: Sequence[float]
 ) -> list[dict[str, Any]]:
     """The rows of the table `net_benefit`: the decision curve of each condition and target.
 
@@ -203,7 +196,7 @@ def net_benefit(
     """
     records = []
     for condition, test in cell.tests.items():
-        confidences = cell.confidences(test)
+        confidences = test.confidences()
         for name, members in targets.items():
             one = target(name, members, list(test.classes), test.truth, confidences)
             if one is None or not one.known.any():
@@ -238,19 +231,133 @@ def _decision_curve(
     ]
 
 
-def typed(records: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
-    """A table of all columns in their order, of one type each, whatever is missing."""
-    table = pd.DataFrame.from_records(list(records)).reindex(columns=list(columns))
-    return table.astype({name: _KINDS.get(name, "float64") for name in columns})
+# --- the studies ----------------------------------------------------------------------------------
 
 
-_KINDS = dict.fromkeys(
-    (
-        *("encoder", "dataset", "condition", "target", "aim", "missing", "column", "group"),
-        *("metric", "worst_group", "best_group", "label", "worst_class", "score", "predictor"),
-    ),
-    "string",
-) | dict.fromkeys(
-    ("n_cases", "n_images", "n_groups", "n_classes", "n_subgroups", "n_encoders"), "Int64"
+def targets_and_aim(inputs: Inputs, dataset: str) -> tuple[dict[str, list[str]], Aim | None]:
+    """A data set's targets, as the registry names them, and the config's aim, if it has one."""
+    spec = inputs.datasets[dataset]
+    named = spec.get("positive_classes", {name: [name] for name in spec["classes"]})
+    points = inputs.settings["studies"].get("operating_points")
+    return named, Aim.of(points) if points else None
+
+
+def _rows(inputs: Inputs, cell: CellCases) -> dict[str, list[Row]]:
+    targets, aim = targets_and_aim(inputs, cell.dataset)
+    assert aim is not None  # the studies are wanted only with one
+    cuts = inputs.settings["studies"]["operating_points"].get("net_benefit", ())
+    return {
+        "operating_points": operating_points_of(cell, targets, aim),
+        "net_benefit": net_benefit_of(cell, targets, cuts) if cuts else [],
+    }
+
+
+@study(
+    title="At a fixed operating point",
+    theme="use",
+    needs=("kept_predictions",),
+    columns=TESTED
+    | fields("string", "target aim")
+    | fields(float, "promised threshold n_calibration")
+    | fields("Int64", "n_cases")
+    | fields(float, "prevalence")
+    | fields(float, " ".join(f"{rate} {rate}_low {rate}_high" for rate in RATES))
+    | fields(float, "shortfall shortfall_low shortfall_high lost lost_low lost_high")
+    | fields("string", "missing"),
+    limit="Thresholds chosen on this bench's images. A clinic has its own prevalence and costs.",
+    wanted=lambda settings: bool(settings["studies"].get("operating_points")),
 )
-_KINDS["found"] = "boolean"
+def operating_points(inputs: Inputs) -> Study:
+    """Whether the promised rate is kept, on clean, degraded and external images."""
+    table = operating_points.table(
+        inputs.of_all(_rows, inputs.predicted_cells())["operating_points"]
+    )
+    shown = inputs.without_floors(table)
+    shown = shown[shown["shortfall"].notna()]
+    if shown.empty:
+        return Study(table, "Not run: no target has calibration and test cases.")
+    aim, promised = shown["aim"].iloc[0], shown["promised"].iloc[0]
+    shown = shown.assign(achieved=shown["promised"] - shown["shortfall"])
+    sentence, findings = kept_promise(inputs, shown, "achieved", f"a {aim} of {promised:g}")
+    few = shown.loc[shown["condition"] == CLEAN, "n_calibration"].median()
+    case = "positive" if aim == "sensitivity" else "negative"
+    sentence += f" The median threshold rests on {few:g} {case} calibration cases."
+
+    def draw(figure: Figure) -> None:
+        of = mean_by_condition(shown, "achieved")
+        dots(figure, inputs, of, "condition", "achieved", f"achieved {aim}", line=promised)
+
+    return Study(table, sentence, findings, draw)
+
+
+@study(
+    title="Net benefit by threshold",
+    theme="use",
+    needs=("kept_predictions",),
+    columns=TESTED
+    | fields("string", "target")
+    | fields(float, "threshold net_benefit low high treat_all"),
+    limit="The threshold stands for a trade of harms that only a clinic can name.",
+    wanted=lambda settings: "net_benefit" in (settings["studies"].get("operating_points") or {}),
+)
+def net_benefit(inputs: Inputs) -> Study:
+    """Decision curves: what the displayed probabilities are worth beside treating all or nobody."""
+    table = net_benefit.table(inputs.of_all(_rows, inputs.predicted_cells())["net_benefit"])
+    clean = inputs.without_floors(table)
+    clean = clean[(clean["condition"] == CLEAN) & clean["net_benefit"].notna()]
+    if clean.empty:
+        return not_run("no target has test cases of known truth")
+    default = clean["treat_all"].clip(lower=0)
+    better = float((clean["net_benefit"] > default).mean())
+    surely = float((clean["low"] > default).mean())
+    sentence = (
+        "On clean test sets the displayed probabilities are worth more than treating all or "
+        f"nobody at {better:.0%} of the encoders, targets and thresholds, surely so (95 % "
+        f"interval) at {surely:.0%}."
+    )
+    findings: dict[str, Finding] = {"better": better, "surely_better": surely}
+
+    def draw(figure: Figure) -> None:
+        datasets = list(clean["dataset"].unique())
+        for panel, name in zip(panels(figure, len(datasets), (4.4, 3.4)), datasets, strict=True):
+            of = clean[clean["dataset"] == name]
+            target = of["target"].iloc[0]
+            of = of[of["target"] == target]
+            lines(panel, inputs, of, "threshold", "net_benefit")
+            one = of[of["encoder"] == of["encoder"].iloc[0]]
+            panel.plot(
+                one["threshold"], one["treat_all"], color="black", linewidth=0.8, label="all"
+            )
+            panel.axhline(0, color="black", linewidth=0.5)
+            panel.set(xlabel="threshold probability", ylabel="net benefit")
+            panel.set_ylim(bottom=-0.05)
+            panel.set_title(f"{inputs.title(name)}: {target}")
+        line_legend(figure, inputs, clean["encoder"].unique())
+
+    return Study(table, sentence, findings, draw)
+
+
+def kept_promise(
+    inputs: Inputs, shown: pd.DataFrame, column: str, promise: str
+) -> tuple[str, dict[str, Finding]]:
+    """What is left of a promise on clean, degraded and external images, means over encoders."""
+    sentences = []
+    findings: dict[str, Finding] = {}
+    for dataset, rows in shown.groupby("dataset", sort=False):
+        means = rows.groupby("condition")[column].mean()
+        findings |= {f"{dataset}.{condition}": float(value) for condition, value in means.items()}
+        external = [name for name in means.index if name in inputs.targets]
+        degraded = means.drop([name for name in (CLEAN, *external) if name in means.index])
+        sentence = f"On {inputs.title(dataset)} {promise} comes to {number(means.get(CLEAN))} clean"
+        if len(degraded):
+            sentence += f", {number(degraded.min())} under {degraded.idxmin()}"
+        for name in external:
+            sentence += f", {number(means[name])} on {inputs.title(name)}"
+        sentences.append(sentence + ".")
+    return " ".join(sentences), findings
+
+
+def mean_by_condition(shown: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Means over targets or labels, in the order of the conditions."""
+    keys = ["dataset", "encoder", "condition"]
+    return shown.groupby(keys, sort=False)[column].mean().reset_index()

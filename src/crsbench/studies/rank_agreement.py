@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from crsbench.core.names import AGGREGATE
 from crsbench.metrics.statistics import (
@@ -14,16 +13,23 @@ from crsbench.metrics.statistics import (
     spearman_rho,
     top_k_overlap,
 )
-from crsbench.studies.base import MIN_ENCODERS, Inputs, Study, not_run, number
-from crsbench.studies.figures import group_legend, named_points, panels
-
-AGREEMENT_COLUMNS = [
-    "dataset", "n_encoders", "kendall_tau", "spearman_rho", "inverted_pairs", "tied_pairs", "pairs",
-    "mean_absolute_rank_shift", "top3_overlap",
-]  # fmt: skip
-MOVER_COLUMNS = ["encoder", "group", "macro_auroc", "crs", "auroc_rank", "crs_rank", "move"]
+from crsbench.studies.base import MIN_ENCODERS, number, too_few
+from crsbench.studies.figures import Figure, group_legend, named_points, panels
+from crsbench.studies.inputs import Inputs
+from crsbench.studies.registry import Row, Study, fields, not_run, study
 
 
+@study(
+    title="Two rankings of the same encoders",
+    theme="auroc",
+    needs=("tables",),
+    columns=fields(str, "dataset")
+    | fields(int, "n_encoders")
+    | fields(float, "kendall_tau spearman_rho")
+    | fields("Int64", "inverted_pairs tied_pairs pairs")
+    | fields(float, "mean_absolute_rank_shift top3_overlap"),
+    limit="It describes this panel. Of a handful of encoders, one more or less moves every figure.",
+)
 def rank_agreement(inputs: Inputs) -> Study:
     """Agreement of the two rankings in the aggregate and on each data set.
 
@@ -32,14 +38,11 @@ def rank_agreement(inputs: Inputs) -> Study:
     """
     of_run = inputs.aggregate
     if len(of_run) < MIN_ENCODERS:
-        return not_run(AGREEMENT_COLUMNS, _too_few(len(of_run)))
+        return not_run(too_few(len(of_run)))
     ranked = inputs.ranked
-    table = pd.DataFrame(
-        [_agreement(str(name), rows) for name, rows in ranked.groupby("dataset", sort=True)],
-        columns=AGREEMENT_COLUMNS,
-    )
-    row = table[table["dataset"] == AGGREGATE].iloc[0].to_dict()
-    findings = {name: row[name] for name in AGREEMENT_COLUMNS[2:]}
+    rows = [_agreement(str(name), of) for name, of in ranked.groupby("dataset", sort=True)]
+    row = next(row for row in rows if row["dataset"] == AGGREGATE)
+    findings = {name: value for name, value in row.items() if name not in ("dataset", "n_encoders")}
     overlap = row["top3_overlap"]
     sentence = (
         f"The rankings of {row['n_encoders']} encoders by macro-AUROC and by CRS agree with "
@@ -57,40 +60,49 @@ def rank_agreement(inputs: Inputs) -> Study:
         panel.set(xlabel="macro-AUROC (aggregate)", ylabel="CRS (aggregate)")
         group_legend(figure, [inputs.group(name) for name in of_run.index])
 
-    return Study(table, sentence, findings, draw)
+    return Study(rank_agreement.table(rows), sentence, findings, draw)
 
 
+@study(
+    title="Who moves, and how far",
+    theme="auroc",
+    needs=("tables",),
+    columns=fields(str, "encoder group")
+    | fields(float, "macro_auroc crs")
+    | fields(int, "auroc_rank crs_rank move"),
+    limit="A move of a place or two lies within what the seeds alone can do: look at the tiers.",
+)
 def movers(inputs: Inputs) -> Study:
     """Where each encoder stands by macro-AUROC and by CRS in the aggregate; ``move`` > 0 is up."""
     of_run = inputs.aggregate
     if len(of_run) < 2:
-        return not_run(MOVER_COLUMNS, f"{len(of_run)} ranked encoders cannot change places")
+        return not_run(f"{len(of_run)} ranked encoders cannot change places")
     table = of_run.reset_index()[["encoder", "macro_auroc", "crs"]]
     table.insert(1, "group", [inputs.group(name) for name in table["encoder"]])
     for measure, rank in (("macro_auroc", "auroc_rank"), ("crs", "crs_rank")):
         table[rank] = competition_rank(table[measure]).astype("int64")
     table["move"] = table["auroc_rank"] - table["crs_rank"]
-    table = table.sort_values(["crs_rank", "encoder"], ignore_index=True)[MOVER_COLUMNS]
+    table = table.sort_values(["crs_rank", "encoder"], ignore_index=True)
     findings = {
         f"{row.encoder}.{rank}": getattr(row, rank)
         for row in table.itertuples()
         for rank in ("auroc_rank", "crs_rank")
     }
     farthest = table[(table["move"] != 0) & (table["move"].abs() == table["move"].abs().max())]
-    told = [
+    sentences = [
         f"{inputs.title(row.encoder)} from {row.auroc_rank} to {row.crs_rank}"
         for row in farthest.itertuples()
     ]
     sentence = (
-        f"From the AUROC rank to the CRS rank the farthest moves are {', '.join(told)}."
-        if told
+        f"From the AUROC rank to the CRS rank the farthest moves are {', '.join(sentences)}."
+        if sentences
         else "No encoder changes its place from the AUROC ranking to the CRS ranking."
     )
     return Study(table, sentence, findings, lambda figure: _slopes(figure, inputs, table))
 
 
-def _agreement(dataset: str, rows: pd.DataFrame) -> dict[str, object]:
-    record: dict[str, object] = {"dataset": dataset, "n_encoders": len(rows)}
+def _agreement(dataset: str, rows: pd.DataFrame) -> Row:
+    record: Row = {"dataset": dataset, "n_encoders": len(rows)}
     if len(rows) < MIN_ENCODERS:
         return record
     auroc, crs = rows["macro_auroc"], rows["crs"]
@@ -104,10 +116,6 @@ def _agreement(dataset: str, rows: pd.DataFrame) -> dict[str, object]:
         "mean_absolute_rank_shift": mean_absolute_rank_shift(auroc, crs),
         "top3_overlap": top_k_overlap(auroc, crs, 3) if len(rows) > 3 else float("nan"),
     }
-
-
-def _too_few(count: int) -> str:
-    return f"the panel has {count} ranked encoders, and a comparison needs {MIN_ENCODERS}"
 
 
 def _slopes(figure: Figure, inputs: Inputs, table: pd.DataFrame) -> None:

@@ -1,88 +1,72 @@
-"""What recalibration repairs: on clean images, under stress, abroad, and with how many cases."""
+"""What recalibration repairs: on clean images, under stress, elsewhere, and with how many cases."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from crsbench.calibration import METHODS
-from crsbench.calibration.cells import CHOSEN, SOURCE
-from crsbench.calibration.selection import NONE
+from crsbench.calibration import CHOSEN, METHODS, NONE, SOURCE
 from crsbench.core.names import CLEAN
 from crsbench.core.plotting import COLOURS, GREY
-from crsbench.metrics.statistics import mean_interval
-from crsbench.studies.base import Finding, Study, not_run, number
+from crsbench.metrics.statistics import t_interval
+from crsbench.studies.base import number
+from crsbench.studies.figures import Axes, Figure
+from crsbench.studies.inputs import Inputs
+from crsbench.studies.registry import Finding, Study, fields, not_run, study
 
 CELL = ["dataset", "encoder"]
-CLEAN_COLUMNS = [
-    "encoder", "dataset", "primary", "method", "n_seeds", "n_calibration", "n_test", "ece",
-    "ece_sd", "ece_if_calibrated", "absolute_reduction", "relative_reduction", "auroc_change",
-    "brier", "log_loss", "times_chosen",
-]  # fmt: skip
-STRESS_COLUMNS = [
-    "encoder", "dataset", "primary", "condition", "kind", "method", "ece_before", "ece",
-    "reduction", "ece_if_calibrated",
-]  # fmt: skip
-CASES_COLUMNS = [
-    "encoder", "dataset", "primary", "target", "method", "cases", "n_seeds", "n_test", "ece",
-    "ece_sd", "ece_if_calibrated", "macro_auroc",
-]  # fmt: skip
+CELL_COLUMNS = fields(str, "encoder dataset") | fields(bool, "primary")
+CASES_COLUMNS = (
+    CELL_COLUMNS
+    | fields(str, "target method")
+    | fields(int, "cases n_seeds n_test")
+    | fields(float, "ece ece_sd ece_if_calibrated macro_auroc")
+)
 MOST_PANELS = 12
 """A figure shows the first of the primary cells; the table has them all."""
 
 
-@dataclass(frozen=True, eq=False)
-class Recalibrated:
-    """The tables of all recalibrated cells, with `encoder`, `dataset` and `primary`.
+def by_method(inputs: Inputs) -> pd.DataFrame:
+    """The recalibrated rows, and once more those of each seed's chosen method."""
+    rows = inputs.recalibrated
+    return pd.concat([rows, rows[rows["chosen"]].assign(method=CHOSEN)], ignore_index=True)
 
-    recalibrated, reliability, cases: as in ``crsbench.calibration.cells.RecalibratedCell``; titles:
-    shown names of encoders, data sets and targets; targets: names of the shift targets.
-    """
 
-    recalibrated: pd.DataFrame
-    reliability: pd.DataFrame
-    cases: pd.DataFrame
-    titles: Mapping[str, str]
-    targets: tuple[str, ...]
-
-    def published(self, name: str) -> pd.DataFrame:
-        """One of the tables, sorted by cell, the cell first."""
-        frame = getattr(self, name)
-        first = ["encoder", "dataset", "primary"]
-        order = frame.sort_values(CELL, kind="stable", ignore_index=True)
-        return order[[*first, *(column for column in frame if column not in first)]]
-
-    @property
-    def by_method(self) -> pd.DataFrame:
-        """The recalibrated rows, and once more those of each seed's chosen method."""
-        rows = self.recalibrated
-        return pd.concat([rows, rows[rows["chosen"]].assign(method=CHOSEN)], ignore_index=True)
-
-    def title(self, *names: str) -> str:
-        return ", ".join(self.titles.get(name, name) for name in names)
-
-    def heading(self, *names: str) -> str:
-        """The same in lines that a panel of a figure is wide enough for."""
-        return textwrap.fill(self.title(*names), 36)
+def heading(inputs: Inputs, *names: str) -> str:
+    """Shown names in lines that a panel of a figure is wide enough for."""
+    return textwrap.fill(", ".join(map(inputs.title, names)), 36)
 
 
 # --- on the clean test set -----------------------------------------------------------------------
 
 
-def recalibration(cells: Recalibrated) -> Study:
+@study(
+    title="Calibration repaired after the fact",
+    theme="calibration",
+    needs=("recalibrated_cells",),
+    columns=CELL_COLUMNS
+    | fields(str, "method")
+    | fields(int, "n_seeds n_calibration n_test")
+    | fields(
+        float, "ece ece_sd ece_if_calibrated absolute_reduction relative_reduction auroc_change"
+    )
+    | fields(float, "brier log_loss")
+    | fields(int, "times_chosen"),
+    limit="Maps fitted on held-out images of the same source. Elsewhere they may not hold.",
+    wanted=lambda settings: "recalibration" in settings,
+)
+def recalibration(inputs: Inputs) -> Study:
     """ECE before and after, means over seeds on the clean test set.
 
     The best method of a seed is the one with the lowest Brier score in a cross-validation inside
     the calibration set. Findings are over the primary cells and the chosen methods; the interval of
     the mean reduction is Student's over cells.
     """
-    rows = cells.by_method[cells.by_method["condition"] == CLEAN]
+    rows = by_method(inputs)
+    rows = rows[rows["condition"] == CLEAN]
     before = rows[rows["method"] == NONE].set_index([*CELL, "seed"])
     before = before[["ece", "macro_auroc"]].add_suffix("_before")
     both = rows.join(before, on=[*CELL, "seed"])
@@ -107,12 +91,12 @@ def recalibration(cells: Recalibrated) -> Study:
     table = _in_order(table)
     primary = table[table["primary"]]
     if primary.empty:
-        return not_run(CLEAN_COLUMNS, "no primary cell of `recalibration` is in this run")
+        return not_run("no primary cell of `recalibration` is in this run")
     return Study(
-        table[CLEAN_COLUMNS],
+        table,
         _clean_sentence(primary),
         _clean_findings(primary),
-        lambda figure: _draw_reliability(figure, cells, table),
+        lambda figure: _draw_reliability(figure, inputs, table),
     )
 
 
@@ -125,7 +109,7 @@ def _clean_findings(primary: pd.DataFrame) -> dict[str, Finding]:
         "relative_ece_reduction.high": relative.max(),
         "mean_auroc_change": chosen["auroc_change"].mean(),
     }
-    interval = mean_interval(chosen["absolute_reduction"])
+    interval = t_interval(chosen["absolute_reduction"])
     found["mean_absolute_ece_reduction.value"] = interval.estimate
     found["mean_absolute_ece_reduction.low"] = interval.low
     found["mean_absolute_ece_reduction.high"] = interval.high
@@ -134,7 +118,7 @@ def _clean_findings(primary: pd.DataFrame) -> dict[str, Finding]:
         found[f"ece_after.{row.dataset}.{row.encoder}"] = row.ece
     for method in (*METHODS, CHOSEN):
         of = primary[primary["method"] == method]
-        interval = mean_interval(of["absolute_reduction"])
+        interval = t_interval(of["absolute_reduction"])
         found[f"by_method.{method}.absolute_reduction"] = interval.estimate
         found[f"by_method.{method}.low"] = interval.low
         found[f"by_method.{method}.high"] = interval.high
@@ -163,10 +147,10 @@ def _clean_sentence(primary: pd.DataFrame) -> str:
     )
 
 
-def _draw_reliability(figure: Figure, cells: Recalibrated, table: pd.DataFrame) -> None:
+def _draw_reliability(figure: Figure, inputs: Inputs, table: pd.DataFrame) -> None:
     shown = list(table[table["primary"]].groupby(CELL, sort=True))[:MOST_PANELS]
     grid = _grid_of_panels(figure, len(shown))
-    bins = cells.reliability[cells.reliability["condition"] == CLEAN]
+    bins = inputs.reliability[inputs.reliability["condition"] == CLEAN]
     for panel, ((dataset, encoder), rows) in zip(grid, shown, strict=True):
         of_cell = bins[(bins["dataset"] == dataset) & (bins["encoder"] == encoder)]
         panel.plot([0, 1], [0, 1], color="black", linewidth=0.7)
@@ -181,7 +165,7 @@ def _draw_reliability(figure: Figure, cells: Recalibrated, table: pd.DataFrame) 
                 label=f"{word}, ECE {number(ece)}",
             )
         panel.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="observed frequency")
-        panel.set_title(cells.heading(encoder, dataset), fontsize=9)
+        panel.set_title(heading(inputs, encoder, dataset), fontsize=9)
         panel.legend(fontsize=7, frameon=False)
 
 
@@ -193,24 +177,34 @@ def pooled_curve(bins: pd.DataFrame) -> pd.DataFrame:
     return sums[["mean_confidence", "accuracy"]].div(sums["count"], axis=0)
 
 
-# --- under stress and abroad ---------------------------------------------------------------------
+# --- under stress and elsewhere -----------------------------------------------------------------
 
 
-def recalibration_under_stress(cells: Recalibrated) -> Study:
-    """Whether calibrators fitted on clean images hold on degraded and foreign ones."""
-    rows = cells.by_method
+@study(
+    title="Does the repair hold on degraded and external images?",
+    theme="stress",
+    needs=("recalibrated_cells",),
+    columns=CELL_COLUMNS
+    | fields(str, "condition kind method")
+    | fields(float, "ece_before ece reduction ece_if_calibrated"),
+    limit="A fall says that the repair was worth having, not that confidence can be trusted there.",
+    wanted=lambda settings: "recalibration" in settings,
+)
+def recalibration_under_stress(inputs: Inputs) -> Study:
+    """Whether calibrators fitted on clean images hold on degraded and external ones."""
+    rows = by_method(inputs)
     by = rows.sort_values("seed").groupby([*CELL, "primary", "condition", "method"])
     table = by[["ece", "ece_if_calibrated"]].mean().reset_index()
     before = table[table["method"] == NONE].set_index([*CELL, "condition"])["ece"]
     table = table.join(before.rename("ece_before"), on=[*CELL, "condition"])
     table["reduction"] = table["ece_before"] - table["ece"]
-    abroad = table["condition"].isin(cells.targets)
-    table["kind"] = np.where(abroad, "shift", "degraded")
+    elsewhere = table["condition"].isin(list(inputs.targets))
+    table["kind"] = np.where(elsewhere, "shift", "degraded")
     table.loc[table["condition"] == CLEAN, "kind"] = CLEAN
     table = _in_order(table, ["condition"])
     primary = table[table["primary"] & (table["method"] == CHOSEN)]
     if primary.empty:
-        return not_run(STRESS_COLUMNS, "no primary cell of `recalibration` is in this run")
+        return not_run("no primary cell of `recalibration` is in this run")
     kinds = dict(list(primary.groupby("kind", sort=True)))
     found: dict[str, Finding] = {}
     for kind, rows in kinds.items():
@@ -220,7 +214,7 @@ def recalibration_under_stress(cells: Recalibrated) -> Study:
         found[f"{kind}.mean_ece_after"] = rows["ece"].mean()
         found[f"{kind}.highest_ece_after"] = rows["ece"].max()
     return Study(
-        table[STRESS_COLUMNS],
+        table,
         _stress_sentence(found, kinds),
         found,
         lambda figure: _draw_stress(figure, primary),
@@ -228,7 +222,7 @@ def recalibration_under_stress(cells: Recalibrated) -> Study:
 
 
 def _stress_sentence(found: Mapping[str, Finding], kinds: Mapping[str, pd.DataFrame]) -> str:
-    words = {CLEAN: "on clean images", "degraded": "on degraded images", "shift": "abroad"}
+    words = {CLEAN: "on clean images", "degraded": "on degraded images", "shift": "elsewhere"}
     parts = [
         f"{words[kind]} from {number(found[f'{kind}.mean_ece_before'])} to "
         f"{number(found[f'{kind}.mean_ece_after'])} (lower in {found[f'{kind}.improved']} of "
@@ -254,22 +248,40 @@ def _draw_stress(figure: Figure, primary: pd.DataFrame) -> None:
 # --- how many cases ------------------------------------------------------------------------------
 
 
-def recalibration_cases(cells: Recalibrated) -> Study:
+@study(
+    title="How many labelled cases that takes",
+    theme="calibration",
+    needs=("recalibrated_cells",),
+    columns=CASES_COLUMNS,
+    limit="Each seed has one order of cases: the points of few cases are noisy.",
+    wanted=lambda settings: "recalibration" in settings,
+)
+def recalibration_cases(inputs: Inputs) -> Study:
     """ECE on the clean test set against the number of calibration cases."""
-    rows = cells.cases[cells.cases["target"] == cells.cases["dataset"]]
-    return _cases_study(cells, rows, "no primary cell of `recalibration` is in this run")
+    rows = inputs.recalibration_cases
+    rows = rows[rows["target"] == rows["dataset"]]
+    return _cases_study(inputs, rows, "no primary cell of `recalibration` is in this run")
 
 
-def recalibration_on_target(cells: Recalibrated) -> Study:
-    """ECE abroad against the number of the target's own labelled cases.
+@study(
+    title="Repaired with cases of the target's own",
+    theme="elsewhere",
+    needs=("recalibrated_cells",),
+    columns=CASES_COLUMNS,
+    limit="Half of the target's patients give the cases; each seed has one order of them.",
+    wanted=lambda settings: "recalibration" in settings,
+)
+def recalibration_on_target(inputs: Inputs) -> Study:
+    """ECE elsewhere against the number of the target's own labelled cases.
 
     Tested on the groups of the target that give no cases: half of them, chosen by SHA-256.
     """
-    rows = cells.cases[cells.cases["target"] != cells.cases["dataset"]]
-    return _cases_study(cells, rows, "no primary cell of `recalibration` has a shift target")
+    rows = inputs.recalibration_cases
+    rows = rows[rows["target"] != rows["dataset"]]
+    return _cases_study(inputs, rows, "no primary cell of `recalibration` has a shift target")
 
 
-def _cases_study(cells: Recalibrated, rows: pd.DataFrame, reason: str) -> Study:
+def _cases_study(inputs: Inputs, rows: pd.DataFrame, reason: str) -> Study:
     by = rows.sort_values("seed").groupby([*CELL, "primary", "target", "method", "cases"])
     table = by.agg(
         n_seeds=("seed", "size"),
@@ -282,17 +294,17 @@ def _cases_study(cells: Recalibrated, rows: pd.DataFrame, reason: str) -> Study:
     table = _in_order(table, ["target", "cases"])
     primary = table[table["primary"]]
     if primary.empty:
-        return not_run(CASES_COLUMNS, reason)
+        return not_run(reason)
     found: dict[str, Finding] = {}
     for method, of in primary[primary["method"].isin([NONE, SOURCE])].groupby("method"):
         found[f"mean_ece.{method}"] = of["ece"].mean()
     for cases, of in _common_sizes(primary).groupby("cases"):
         found[f"mean_ece.{CHOSEN}.{cases}"] = of["ece"].mean()
     return Study(
-        table[CASES_COLUMNS],
+        table,
         _cases_sentence(primary, found),
         found,
-        lambda figure: _draw_cases(figure, cells, primary),
+        lambda figure: _draw_cases(figure, inputs, primary),
     )
 
 
@@ -306,16 +318,18 @@ def _common_sizes(primary: pd.DataFrame) -> pd.DataFrame:
 def _cases_sentence(primary: pd.DataFrame, found: Mapping[str, Finding]) -> str:
     n_cells = len(primary[[*CELL, "target"]].drop_duplicates())
     common = sorted(_common_sizes(primary)["cases"].unique())
-    told = [f"{number(found[f'mean_ece.{CHOSEN}.{cases}'])} with {cases} cases" for cases in common]
+    sentences = [
+        f"{number(found[f'mean_ece.{CHOSEN}.{cases}'])} with {cases} cases" for cases in common
+    ]
     source = f"mean_ece.{SOURCE}"
     before = number(found[f"mean_ece.{NONE}"])
     start = f"Mean ECE over {n_cells} cell{'s' * (n_cells > 1)}: {before} as they are"
     if source in found:
         start += f", {number(found[source])} recalibrated at the source"
-    return ", ".join([start, *told]) + "."
+    return ", ".join([start, *sentences]) + "."
 
 
-def _draw_cases(figure: Figure, cells: Recalibrated, primary: pd.DataFrame) -> None:
+def _draw_cases(figure: Figure, inputs: Inputs, primary: pd.DataFrame) -> None:
     shown = list(primary.groupby([*CELL, "target"], sort=True))[:MOST_PANELS]
     grid = _grid_of_panels(figure, len(shown))
     for panel, ((dataset, encoder, target), rows) in zip(grid, shown, strict=True):
@@ -336,7 +350,7 @@ def _draw_cases(figure: Figure, cells: Recalibrated, primary: pd.DataFrame) -> N
             panel.minorticks_off()
         panel.set(xlabel="labelled cases", ylabel="ECE", ylim=(0, None))
         names = dict.fromkeys((encoder, dataset, target))
-        panel.set_title(cells.heading(*names), fontsize=9)
+        panel.set_title(heading(inputs, *names), fontsize=9)
         panel.grid(alpha=0.25)
     handles, names = grid[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)

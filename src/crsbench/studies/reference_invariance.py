@@ -6,22 +6,29 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from crsbench.core.hashing import sha256_number
 from crsbench.core.names import AGGREGATE, SEED_MEAN
 from crsbench.core.plotting import COLOURS
 from crsbench.score import Reference, Scoring, crs_components, crs_table
-from crsbench.studies.base import Inputs, Study, mean_by_encoder, not_run
-from crsbench.studies.figures import panels
-
-COLUMNS = [
-    "trial", "newcomers", "encoder", "cohort_before", "cohort_after", "cohort_shift",
-    "anchored_before", "anchored_after", "anchored_shift",
-]  # fmt: skip
+from crsbench.studies.base import mean_by_encoder
+from crsbench.studies.figures import Figure, panels
+from crsbench.studies.inputs import Inputs
+from crsbench.studies.registry import Study, fields, not_run, study
 
 
+@study(
+    title="Do newcomers move published scores?",
+    theme="choices",
+    needs=("tables",),
+    columns=fields(int, "trial")
+    | fields(str, "newcomers encoder")
+    | fields(
+        float,
+        "cohort_before cohort_after cohort_shift anchored_before anchored_after anchored_shift",
+    ),
+    limit="That a score stays put makes it comparable, not right.",
+)
 def reference_invariance(inputs: Inputs) -> Study:
     """Take encoders out of the panel, publish the rest, let them in as newcomers, and compare.
 
@@ -38,8 +45,8 @@ def reference_invariance(inputs: Inputs) -> Study:
     encoders = sorted(axes["encoder"].unique())
     if len(encoders) < 3:
         reason = f"of {len(encoders)} ranked encoders none can leave a panel of two behind"
-        return not_run(COLUMNS, reason)
-    wanted = inputs.settings["reference_invariance"]
+        return not_run(reason)
+    wanted = inputs.settings["studies"]["reference_invariance"]
     n_newcomers = min(wanted["newcomers"], max(1, len(encoders) // 5))
     choices = list(combinations(encoders, n_newcomers))
     generator = np.random.default_rng(sha256_number("reference invariance"))
@@ -48,7 +55,7 @@ def reference_invariance(inputs: Inputs) -> Study:
     trials = [_trial(axes, choices[choice], inputs.scoring) for choice in chosen]
     table = pd.concat(
         [trial.assign(trial=place) for place, trial in enumerate(trials)], ignore_index=True
-    )[COLUMNS]
+    )
     findings = {
         "trials": n_trials,
         "panel": len(encoders) - n_newcomers,
@@ -114,6 +121,8 @@ def _aggregate(crs: pd.DataFrame) -> pd.Series:
 
 
 def _draw(figure: Figure, table: pd.DataFrame) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     (panel,) = panels(figure, 1, (6, 3.6))
     rows = table.sort_values("trial")
     panel.plot(

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
-from crsbench.core.errors import UserError
+from crsbench.config.schema import read_closed
 from crsbench.core.files import atomic_write, read_table
 from crsbench.core.names import AGGREGATE
 from crsbench.score import Scoring
@@ -37,21 +36,12 @@ def load_published(path: str | Path) -> Published:
     """Read the published figures.
 
     Raises:
-        UserError: the file is absent, not YAML, or lacks a part.
+        UserError: as :func:`crsbench.config.schema.read_closed`.
     """
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        panel = content["panel"]
-        return Published(
-            frozenset(panel["encoders"]),
-            frozenset(panel["datasets"]),
-            int(panel["seeds"]),
-            _flat(content["figures"]),
-        )
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: no file of published figures ({error!r})") from error
+    content = read_closed(path, "published")
+    panel = content["panel"]
+    names = frozenset(panel["encoders"]), frozenset(panel["datasets"])
+    return Published(*names, panel["seeds"], _flat(content["figures"]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +64,7 @@ def scorecard(published: Published, own: OwnFigures) -> pd.DataFrame:
     Numbers stand in ``published`` and ``ours``, names in ``published_name`` and ``ours_name`` (both
     as names if either is one). Nothing is filled in: a figure that this run does not have is
     missing, and ``note`` begins with "not run" and says why. ``same_panel`` is true if encoders
-    (floors apart), data sets and number of seeds are the published ones and no data are synthetic.
+    (except floors), data sets and number of seeds are the published ones and no data are synthetic.
     """
     other = _differences(published, own)
     rows = []
@@ -179,18 +169,18 @@ def _of_bootstrap(tables: Mapping[str, pd.DataFrame]) -> dict[str, Finding]:
 
 def _differences(published: Published, own: OwnFigures) -> str:
     """What of the panel is not as published, in words; empty if nothing."""
-    told = []
+    sentences = []
     if own.encoders != published.encoders:
         shared = len(own.encoders & published.encoders)
-        told.append(f"{len(own.encoders)} encoders, {shared} of them published")
+        sentences.append(f"{len(own.encoders)} encoders, {shared} of them published")
     if own.datasets != published.datasets:
         shared = len(own.datasets & published.datasets)
-        told.append(f"{len(own.datasets)} data sets, {shared} of them published")
+        sentences.append(f"{len(own.datasets)} data sets, {shared} of them published")
     if own.n_seeds != published.n_seeds:
-        told.append(f"{own.n_seeds} seeds, not {published.n_seeds}")
+        sentences.append(f"{own.n_seeds} seeds, not {published.n_seeds}")
     if own.synthetic:
-        told.append("synthetic data")
-    return "; ".join(told)
+        sentences.append("synthetic data")
+    return "; ".join(sentences)
 
 
 def _why_absent(figure: str, published: Published, own: OwnFigures) -> str:

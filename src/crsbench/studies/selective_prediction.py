@@ -13,23 +13,18 @@ import numpy as np
 import numpy.typing as npt
 
 from crsbench.core.names import CLEAN
-from crsbench.evaluation.cases import Cell, TestedCases, with_intervals
+from crsbench.evaluation.cases import CellCases, TestedCases
 from crsbench.metrics.arrays import UNKNOWN
 from crsbench.metrics.calibration_error import top_label
+from crsbench.metrics.statistics import with_intervals
+from crsbench.studies.base import number
+from crsbench.studies.figures import Figure, dots, line_legend, lines, panels
+from crsbench.studies.inputs import Inputs
+from crsbench.studies.operating_points import kept_promise, mean_by_condition
+from crsbench.studies.registry import TESTED, Row, Study, fields, not_run, study
 
 FloatArray = npt.NDArray[np.float64]
 
-SELECTIVE_COLUMNS = [
-    *("encoder", "dataset", "condition", "n_cases", "error", "error_low", "error_high"),
-    *("aurc", "aurc_low", "aurc_high", "aurc_oracle", "missing"),
-]
-RISK_COLUMNS = ["encoder", "dataset", "condition", "coverage", "risk"]
-CONFORMAL_COLUMNS = [
-    *("encoder", "dataset", "condition", "label", "promised", "n_calibration", "n_cases"),
-    *("coverage", "coverage_low", "coverage_high", "lost", "lost_low", "lost_high"),
-    *("set_size", "empty", "certain"),
-    *("worst_class", "worst_class_coverage", "missing"),
-]
 AT_ONCE = 2**20
 """Cases of all resamples together whose curves are made at once: what the memory bears."""
 
@@ -95,7 +90,7 @@ def harmonic_numbers(n: int) -> FloatArray:
     return np.concatenate(([0.0], np.cumsum(1.0 / np.arange(1, n + 1))))
 
 
-def judgements(cell: Cell, test: TestedCases) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def judgements(test: TestedCases) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """What is accepted or passed on: confidence, wrong and rows, for each seed and problem.
 
     Multi-class: the top label. Multi-label: each label is a problem of its own, decided at 0.5,
@@ -103,8 +98,8 @@ def judgements(cell: Cell, test: TestedCases) -> list[tuple[np.ndarray, np.ndarr
     """
     found = []
     everyone = np.arange(len(test.groups))
-    for of_seed in cell.confidences(test):
-        if cell.task == "multiclass":
+    for of_seed in test.confidences():
+        if test.task == "multiclass":
             confidence, correct = top_label(test.truth, of_seed)
             found.append((confidence, 1 - correct, everyone))
             continue
@@ -116,8 +111,8 @@ def judgements(cell: Cell, test: TestedCases) -> list[tuple[np.ndarray, np.ndarr
     return found
 
 
-def selective_prediction(
-    cell: Cell, coverages: Sequence[float]
+def selective_prediction_of(
+    cell: CellCases, coverages: Sequence[float]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The rows of the tables `selective_prediction` and `risk_coverage` for a cell.
 
@@ -126,7 +121,7 @@ def selective_prediction(
     areas, risks = [], []
     for condition, test in cell.tests.items():
         row = {"encoder": cell.encoder, "dataset": cell.dataset, "condition": condition}
-        problems = judgements(cell, test)
+        problems = judgements(test)
         if not problems:
             areas.append(row | {"missing": "no test case of known truth"})
             continue
@@ -173,7 +168,7 @@ def conformal_limit(true_probabilities: np.ndarray, error_rate: float) -> float:
     return float(np.sort(true_probabilities)[n - rank])
 
 
-def conformal_sets(cell: Cell, error_rate: float) -> list[dict[str, Any]]:
+def conformal_sets_of(cell: CellCases, error_rate: float) -> list[dict[str, Any]]:
     """The rows of the table `conformal_sets` for a cell: promised and achieved coverage.
 
     Multi-class: sets of classes, `label` is missing. Multi-label: for each label a set of "present"
@@ -259,3 +254,121 @@ def _sets(
         "worst_class_coverage": float(by_class[worst]),
     }
     return row | with_intervals({"coverage": coverage}), coverage
+
+
+# --- the studies ----------------------------------------------------------------------------------
+
+
+def _rows(inputs: Inputs, cell: CellCases) -> dict[str, list[Row]]:
+    settings = inputs.settings["studies"]["selective_prediction"]
+    areas, risks = selective_prediction_of(cell, settings["coverages"])
+    sets = conformal_sets_of(cell, settings["error_rate"])
+    return {"selective_prediction": areas, "risk_coverage": risks, "conformal_sets": sets}
+
+
+@study(
+    title="When the model may abstain",
+    theme="use",
+    needs=("kept_predictions",),
+    columns=TESTED
+    | fields("Int64", "n_cases")
+    | fields(float, "error error_low error_high aurc aurc_low aurc_high aurc_oracle")
+    | fields("string", "missing"),
+    limit="What happens to the cases that are handed back is not part of the figure.",
+    wanted=lambda settings: bool(settings["studies"].get("selective_prediction")),
+)
+def selective_prediction(inputs: Inputs) -> Study:
+    """The area under the risk-coverage curve beside the error without selection."""
+    table = selective_prediction.table(
+        inputs.of_all(_rows, inputs.predicted_cells())["selective_prediction"]
+    )
+    shown = inputs.without_floors(table)
+    shown = shown[shown["aurc"].notna()]
+    if shown.empty:
+        return not_run("no test case of known truth")
+    sentences, findings = [], {}
+    for dataset, rows in shown.groupby("dataset", sort=False):
+        clean = rows[rows["condition"] == CLEAN]
+        means = rows.groupby("condition")[["error", "aurc"]].mean()
+        worst = means["aurc"].idxmax()
+        findings[f"{dataset}.{CLEAN}.aurc"] = float(means.loc[CLEAN, "aurc"])
+        findings[f"{dataset}.worst.aurc"] = float(means.loc[worst, "aurc"])
+        sentences.append(
+            f"On {inputs.title(dataset)} the mean risk over all coverages is "
+            f"{number(clean['aurc'].mean())} against an error of {number(clean['error'].mean())} "
+            f"without selection (at best {number(clean['aurc_oracle'].mean())}); under {worst} "
+            f"it is {number(means.loc[worst, 'aurc'])} against {number(means.loc[worst, 'error'])}."
+        )
+    return Study(table, " ".join(sentences), findings)
+
+
+@study(
+    title="Risk by share of the cases that are answered",
+    theme="use",
+    needs=("kept_predictions",),
+    columns=TESTED | fields(float, "coverage risk"),
+    limit="What happens to the cases that are handed back is not part of the figure.",
+    wanted=lambda settings: bool(settings["studies"].get("selective_prediction")),
+)
+def risk_coverage(inputs: Inputs) -> Study:
+    """The error among the cases that are accepted, by their share."""
+    table = risk_coverage.table(inputs.of_all(_rows, inputs.predicted_cells())["risk_coverage"])
+    clean = inputs.without_floors(table)
+    clean = clean[clean["condition"] == CLEAN]
+    if clean.empty:
+        return not_run("no test case of known truth")
+    least, most = clean["coverage"].min(), clean["coverage"].max()
+    sentences = []
+    for dataset, rows in clean.groupby("dataset", sort=False):
+        risk = rows.groupby("coverage")["risk"].mean()
+        sentences.append(
+            f"On {inputs.title(dataset)} the risk falls from {number(risk[most])} at a coverage of "
+            f"{most:.0%} to {number(risk[least])} at {least:.0%} (means over encoders)."
+        )
+
+    def draw(figure: Figure) -> None:
+        datasets = list(clean["dataset"].unique())
+        for panel, name in zip(panels(figure, len(datasets), (4.4, 3.4)), datasets, strict=True):
+            lines(panel, inputs, clean[clean["dataset"] == name], "coverage", "risk")
+            panel.set(xlabel="coverage", ylabel="risk (error among the accepted)")
+            panel.set_ylim(bottom=0)
+            panel.set_title(inputs.title(name))
+        line_legend(figure, inputs, clean["encoder"].unique())
+
+    return Study(table, " ".join(sentences), {}, draw)
+
+
+@study(
+    title="Sets of answers with a promised coverage",
+    theme="use",
+    needs=("kept_predictions",),
+    columns=TESTED
+    | fields("string", "label")
+    | fields(float, "promised n_calibration")
+    | fields("Int64", "n_cases")
+    | fields(float, "coverage coverage_low coverage_high lost lost_low lost_high")
+    | fields(float, "set_size empty certain")
+    | fields("string", "worst_class")
+    | fields(float, "worst_class_coverage")
+    | fields("string", "missing"),
+    limit=(
+        "The promise holds on average over cases like those of the calibration set, not for "
+        "each class and not at another hospital."
+    ),
+    wanted=lambda settings: bool(settings["studies"].get("selective_prediction")),
+)
+def conformal_sets(inputs: Inputs) -> Study:
+    """Promised and achieved coverage of conformal prediction sets."""
+    table = conformal_sets.table(inputs.of_all(_rows, inputs.predicted_cells())["conformal_sets"])
+    shown = inputs.without_floors(table)
+    shown = shown[shown["coverage"].notna()]
+    if shown.empty:
+        return not_run("no calibration or test case of known truth")
+    promised = shown["promised"].iloc[0]
+    sentence, findings = kept_promise(inputs, shown, "coverage", f"a coverage of {promised:g}")
+
+    def draw(figure: Figure) -> None:
+        of = mean_by_condition(shown, "coverage")
+        dots(figure, inputs, of, "condition", "coverage", "achieved coverage", line=promised)
+
+    return Study(table, sentence, findings, draw)

@@ -1,4 +1,4 @@
-"""How much the ranking by CRS hangs on the weights and on the anchors, which are design choices."""
+"""How much the ranking by CRS depends on its weights and anchors, which are design choices."""
 
 from __future__ import annotations
 
@@ -8,28 +8,39 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from crsbench.core.plotting import COLOURS
 from crsbench.metrics.statistics import competition_rank, kendall_tau
 from crsbench.score import AXES, Axis, crs_components
-from crsbench.studies.base import MIN_ENCODERS, Finding, Inputs, Study, not_run
-from crsbench.studies.figures import line_style, panels
+from crsbench.studies.base import MIN_ENCODERS, too_few
+from crsbench.studies.figures import Figure, line_style, panels
+from crsbench.studies.inputs import Inputs
+from crsbench.studies.registry import Finding, Study, fields, not_run, study
 
 FloatArray = npt.NDArray[np.float64]
 
 GRID = 20
-"""Steps of the grid over the simplex of weights: 231 points, 0.05 apart."""
+"""Steps of the grid over the simplex of weights: 231 points in steps of 0.05."""
 
 FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5)
 """How far an anchor `zero` is moved: its distance from the anchor `one` times the factor."""
 
 COMPONENTS = ("dominance", "proximity", "worst_axis")
-WEIGHT_COLUMNS = [*COMPONENTS, "leader", "kendall_tau"]
-ANCHOR_COLUMNS = [*(f"factor_{name}" for name in AXES), "leader", "kendall_tau"]
+FACTOR_COLUMNS = [f"factor_{name}" for name in AXES]
 
 
+@study(
+    title="Every choice of weights",
+    theme="choices",
+    needs=("tables",),
+    columns=fields(float, " ".join(COMPONENTS))
+    | fields(str, "leader")
+    | fields(float, "kendall_tau"),
+    limit=(
+        "The weights are design choices, not clinical utilities; a share of the triangle is no "
+        "probability."
+    ),
+)
 def weight_sensitivity(inputs: Inputs) -> Study:
     """Leader and ranking of the aggregate CRS at each point of the whole simplex of weights.
 
@@ -38,7 +49,7 @@ def weight_sensitivity(inputs: Inputs) -> Study:
     """
     of_run = inputs.aggregate
     if len(of_run) < MIN_ENCODERS:
-        return not_run(WEIGHT_COLUMNS, _too_few(len(of_run)))
+        return not_run(too_few(len(of_run)))
     parts = of_run[list(COMPONENTS)].to_numpy(np.float64)
     weights = simplex(GRID)
     # One component at a time, so that a tie of the components is a tie of the sums.
@@ -75,6 +86,15 @@ def weight_sensitivity(inputs: Inputs) -> Study:
     return Study(table, sentence, findings, draw)
 
 
+@study(
+    title="Other anchors",
+    theme="choices",
+    needs=("tables",),
+    columns=fields(float, " ".join(FACTOR_COLUMNS))
+    | fields(str, "leader")
+    | fields(float, "kendall_tau"),
+    limit="It says how much depends on the anchors, not which are right.",
+)
 def anchor_sensitivity(inputs: Inputs) -> Study:
     """Leader and ranking of the aggregate CRS with the anchors ``zero`` moved, all combinations.
 
@@ -82,11 +102,11 @@ def anchor_sensitivity(inputs: Inputs) -> Study:
     """
     of_run = inputs.aggregate
     if len(of_run) < MIN_ENCODERS:
-        return not_run(ANCHOR_COLUMNS, _too_few(len(of_run)))
+        return not_run(too_few(len(of_run)))
     factors = np.array(list(product(FACTORS, repeat=len(AXES))))
     scores = _scores_with_moved_anchors(inputs, factors, of_run.index)
     ranking = _compared(scores, of_run)
-    table = pd.concat([pd.DataFrame(factors, columns=ANCHOR_COLUMNS[: len(AXES)]), ranking], axis=1)
+    table = pd.concat([pd.DataFrame(factors, columns=FACTOR_COLUMNS), ranking], axis=1)
     findings = _findings(scores, of_run)
     sentence = (
         f"With the anchors moved to 0.5 to 1.5 times their distance, in all {len(factors)} "
@@ -152,21 +172,18 @@ def _leaders(inputs: Inputs, findings: dict[str, Finding]) -> str:
         if name.startswith("share_first.") and share
     }
     ordered = sorted(shares.items(), key=lambda item: (-float(item[1]), item[0]))
-    told = [f"{inputs.title(name)} is first in {100 * share:.1f} %" for name, share in ordered]
-    return ", ".join(told)
-
-
-def _too_few(count: int) -> str:
-    return f"the panel has {count} ranked encoders, and a comparison needs {MIN_ENCODERS}"
+    sentences = [f"{inputs.title(name)} is first in {100 * share:.1f} %" for name, share in ordered]
+    return ", ".join(sentences)
 
 
 def _draw_anchors(figure: Figure, table: pd.DataFrame) -> None:
     """τ along each axis's factor with the other anchors in use; a ring where the leader changes."""
+    from matplotlib.lines import Line2D
+
     (panel,) = panels(figure, 1, (6, 3.8))
-    columns = ANCHOR_COLUMNS[: len(AXES)]
-    in_use = table[(table[columns] == 1).all(axis=1)].iloc[0]
+    in_use = table[(table[FACTOR_COLUMNS] == 1).all(axis=1)].iloc[0]
     for place, name in enumerate(AXES):
-        others = [column for column in columns if column != f"factor_{name}"]
+        others = [column for column in FACTOR_COLUMNS if column != f"factor_{name}"]
         rows = table[(table[others] == 1).all(axis=1)].sort_values(f"factor_{name}")
         style = line_style(place)
         x, y = rows[f"factor_{name}"], rows["kendall_tau"]

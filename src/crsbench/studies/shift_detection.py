@@ -1,4 +1,4 @@
-"""The image-quality sentinel: do an encoder's own features tell that an image is unlike training?
+"""Shift detection: do an encoder's own features show that an image is unlike training?
 
 Two scores that need no label: Mahalanobis's distance to the training features (Lee et al., NeurIPS
 2018, with one Gaussian for all classes), and the distance to the k-th nearest of them on the unit
@@ -15,17 +15,23 @@ import numpy as np
 import numpy.typing as npt
 
 from crsbench.core.hashing import sha256_number
-from crsbench.evaluation.cases import with_intervals
+from crsbench.core.names import CLEAN
+from crsbench.data.splits import CALIBRATION, TEST, TRAIN, read_split
+from crsbench.evaluation.runs import unseen
+from crsbench.features.store import read_features
 from crsbench.metrics.discrimination import resampled_auroc
-from crsbench.metrics.statistics import draw_groups
+from crsbench.metrics.statistics import draw_groups, with_intervals
+from crsbench.studies.base import number
+from crsbench.studies.figures import Figure, dots
+from crsbench.studies.inputs import Inputs
+from crsbench.studies.registry import TESTED, Finding, Row, Study, fields, not_run, study
 
 FloatArray = npt.NDArray[np.float64]
 
-SHIFT_DETECTION_COLUMNS = [
-    *("encoder", "dataset", "condition", "score", "n_images", "auroc", "auroc_low", "auroc_high"),
-    *("flagged", "flagged_low", "flagged_high", "flagged_clean", "distance_ratio"),
-]
-SCORES = ("mahalanobis", "knn")
+SCORES = {
+    "mahalanobis": "Mahalanobis's distance",
+    "knn": "The distance to the nearest neighbours",
+}
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class ShiftDetectionSettings:
 
 @dataclass(frozen=True, eq=False)
 class SeenImages:
-    """Features (n, d) of some images, their ids and groups (n,), the groups told apart by set."""
+    """Features (n, d) of some images, their ids and groups (n,), distinct groups by set."""
 
     image_ids: np.ndarray
     groups: np.ndarray
@@ -117,7 +123,7 @@ def chosen_images(image_ids: Sequence[str], most: int) -> np.ndarray:
     return np.sort(np.argsort(numbers, kind="stable")[:most])
 
 
-def shift_detection(
+def shift_detection_of(
     train: SeenImages,
     calibration: SeenImages,
     clean: SeenImages,
@@ -126,9 +132,9 @@ def shift_detection(
     replicates: int,
     name: str,
 ) -> list[dict[str, Any]]:
-    """How well the scores tell the images of each condition from the clean test images.
+    """How well the scores distinguish the images of each condition from the clean test images.
 
-    clean: the test set; others: the degraded test sets and the foreign sets by condition. The same
+    clean: the test set; others: the degraded test sets and the external sets by condition. The same
     patients are resampled on both sides. The alarm's limit is the quantile 1 − false_alarms of the
     calibration set.
 
@@ -146,12 +152,12 @@ def shift_detection(
     records = []
     for condition, seen in others.items():
         groups = np.concatenate([clean.groups, seen.groups])
-        weights = draw_groups(groups, f"sentinel of {name} under {condition}", replicates)
+        weights = draw_groups(groups, f"shift_detection of {name} under {condition}", replicates)
         other = np.arange(len(groups)) >= len(clean.groups)
         both = np.stack([np.concatenate([d[""], d[condition]]) for d in distances], axis=1)
         auroc = resampled_auroc(np.stack([other, other], axis=1), both, weights)
         here = weights[:, other]
-        with np.errstate(invalid="ignore"):  # a resample without a foreign image has no value
+        with np.errstate(invalid="ignore"):  # a resample without an external image has no value
             flagged = here @ (both[other] > limits) / here.sum(axis=1, keepdims=True)
         for k, score_name in enumerate(SCORES):
             row = {"condition": condition, "score": score_name, "n_images": len(seen.groups)}
@@ -169,3 +175,81 @@ def _ratio(a: float, b: float) -> float:
 def _limit(distances: FloatArray, false_alarms: float) -> float:
     """The least limit that at most a share of the distances exceeds."""
     return float(np.quantile(distances, 1 - false_alarms, method="higher"))
+
+
+# --- the study ------------------------------------------------------------------------------------
+
+
+def _rows(inputs: Inputs, cell: tuple[str, str]) -> dict[str, list[Row]]:
+    """On the split of the first seed: the features are the same for all."""
+    encoder, dataset = cell
+    settings = inputs.settings["studies"]
+    split_file = inputs.split_files[dataset]
+    part = read_split(split_file, inputs.manifests[dataset]).part
+    train, calibration = (
+        _seen(inputs, cell, CLEAN, dataset, part == which) for which in (TRAIN, CALIBRATION)
+    )
+    tested: dict[str, SeenImages] = {}
+    for condition in inputs.conditions[dataset]:
+        images, rows = dataset, part == TEST
+        if condition in inputs.targets:
+            files = inputs.manifest_files[condition], inputs.manifest_files[dataset]
+            images, rows = condition, unseen(*files, split_file)
+        tested[condition] = _seen(inputs, cell, condition, images, rows)
+    clean = tested.pop(CLEAN)
+    own = ShiftDetectionSettings(**settings["shift_detection"])
+    sets = train, calibration, clean, tested
+    found = shift_detection_of(*sets, own, settings["replicates"], dataset)
+    return {"rows": [{"encoder": encoder, "dataset": dataset} | row for row in found]}
+
+
+def _seen(
+    inputs: Inputs, cell: tuple[str, str], condition: str, images: str, rows: np.ndarray
+) -> SeenImages:
+    """A cell's features of some images (a mask) of the set `images` under a condition."""
+    manifest = inputs.manifests[images]
+    file = inputs.feature_files[(*cell, condition)]
+    ids = manifest.image_ids[rows]
+    groups = np.char.add(f"{manifest.group_namespace}\x1f", manifest.groups[rows])
+    return SeenImages(ids, groups, read_features(file).rows(ids, file))
+
+
+@study(
+    title="Can a shift be noticed from the features alone?",
+    theme="elsewhere",
+    needs=("features",),
+    columns=TESTED
+    | fields("string", "score")
+    | fields("Int64", "n_images")
+    | fields(float, "auroc auroc_low auroc_high flagged flagged_low flagged_high flagged_clean")
+    | fields(float, "distance_ratio"),
+    limit=(
+        "A shift that the features show need not cost anything, and one that costs need not show."
+    ),
+    wanted=lambda settings: bool(settings["studies"].get("shift_detection")),
+)
+def shift_detection(inputs: Inputs) -> Study:
+    """How well each score distinguishes degraded and external images from clean ones."""
+    table = shift_detection.table(inputs.of_all(_rows, inputs.cells)["rows"])
+    shown = inputs.without_floors(table)
+    if shown.empty:
+        return not_run("there is no degraded or external condition")
+    sentences = []
+    findings: dict[str, Finding] = {}
+    for score, rows in shown.groupby("score", sort=False):
+        means = rows.groupby("condition")["auroc"].mean()
+        findings |= {f"{score}.{condition}.auroc": float(v) for condition, v in means.items()}
+        unseen = means[means < 0.6]
+        sentences.append(
+            f"{SCORES[score]} finds {means.idxmax()} best (AUROC {number(means.max())}) and "
+            f"{means.idxmin()} least ({number(means.min())}); {len(unseen)} of {len(means)} "
+            "conditions stay below 0.6."
+        )
+    alarms = shown["flagged_clean"].mean()
+    sentences.append(f"On clean test images the alarms go off for {alarms:.1%}.")
+
+    def draw(figure: Figure) -> None:
+        best = shown[shown["score"] == "mahalanobis"]
+        dots(figure, inputs, best, "condition", "auroc", "AUROC of detection", line=0.5)
+
+    return Study(table, " ".join(sentences), findings, draw)

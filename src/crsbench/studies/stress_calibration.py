@@ -1,25 +1,32 @@
-"""What degraded and foreign images do to confidence, beside what they do to ranking."""
+"""What degraded and external images do to confidence, beside what they do to ranking."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from crsbench.core.names import CLEAN
 from crsbench.metrics.statistics import Correlation, pearson
 from crsbench.score.axes import BOTH_SIDES
-from crsbench.studies.base import MIN_ENCODERS, Finding, Inputs, Study, not_run, number
-from crsbench.studies.figures import group_legend, panels
+from crsbench.studies.base import MIN_ENCODERS, number
+from crsbench.studies.figures import Figure, group_legend, panels
+from crsbench.studies.inputs import Inputs
+from crsbench.studies.registry import Finding, Study, fields, not_run, study
 
-COLUMNS = [
-    "encoder", "group", "dataset", "condition", "kind", "auroc_clean", "auroc", "auroc_loss",
-    "ece_clean", "ece", "ece_rise", "ece_if_calibrated", "silent",
-]  # fmt: skip
 DEGRADED, SHIFT = "degraded", "shift"
 KEYS = ["encoder", "dataset", "seed"]
 
 
+@study(
+    title="Confident and wrong: calibration under stress",
+    theme="stress",
+    needs=("tables",),
+    columns=fields(str, "encoder group dataset condition kind")
+    | fields(float, "auroc_clean auroc auroc_loss ece_clean ece ece_rise ece_if_calibrated")
+    | fields(bool, "silent"),
+    limit="Synthetic stress models acquisition, not population or pathology.",
+    wanted=lambda settings: "stress_calibration" in settings["studies"],
+)
 def stress_calibration(inputs: Inputs) -> Study:
     """Loss of AUROC and rise of ECE from clean to every other condition, 100 % of the labels.
 
@@ -27,16 +34,16 @@ def stress_calibration(inputs: Inputs) -> Study:
     condition is a *silent failure* if the loss of AUROC is below one threshold while the rise of
     ECE is above another (``studies.stress_calibration``).
     """
-    limits = inputs.settings["stress_calibration"]
+    limits = inputs.settings["studies"]["stress_calibration"]
     table = _table(inputs)
     if table.empty:
-        return not_run(COLUMNS, "no ranked encoder has runs on degraded or foreign images")
+        return not_run("no ranked encoder has runs on degraded or external images")
     quiet = table["auroc_loss"] < limits["auroc_loss"]
     table["silent"] = quiet & (table["ece_rise"] > limits["ece_rise"])
     cells = _cells(table)
     link = _link(cells)
     return Study(
-        table[COLUMNS],
+        table,
         _sentence(inputs, table, cells, link),
         _findings(table, cells, link),
         lambda figure: _draw(figure, inputs, table, cells, link),
@@ -50,16 +57,17 @@ def _table(inputs: Inputs) -> pd.DataFrame:
     stressed = runs[runs["condition"] != CLEAN].join(
         clean.rename(columns={"macro_auroc": "auroc_clean", "ece": "ece_clean"}), on=KEYS
     )
-    abroad = stressed["condition"].isin(list(inputs.targets))
-    stressed["kind"] = np.where(abroad, SHIFT, DEGRADED)
+    elsewhere = stressed["condition"].isin(list(inputs.targets))
+    stressed["kind"] = np.where(elsewhere, SHIFT, DEGRADED)
     stressed["auroc"] = stressed["macro_auroc"]
     if set(BOTH_SIDES) <= set(stressed.columns):
-        home, away = (stressed[name].where(abroad) for name in BOTH_SIDES)
+        home, away = (stressed[name].where(elsewhere) for name in BOTH_SIDES)
         stressed["auroc_clean"] = home.fillna(stressed["auroc_clean"])
         stressed["auroc"] = away.fillna(stressed["auroc"])
     stressed["auroc_loss"] = stressed["auroc_clean"] - stressed["auroc"]
     stressed["ece_rise"] = stressed["ece"] - stressed["ece_clean"]
-    measures = [name for name in COLUMNS if name in stressed and stressed[name].dtype == "float64"]
+    measures = ["auroc_clean", "auroc", "auroc_loss", "ece_clean", "ece", "ece_rise"]
+    measures.append("ece_if_calibrated")
     by = stressed.sort_values("seed").groupby(["dataset", "encoder", "condition", "kind"])
     table = by[measures].agg(lambda of: of.mean(skipna=False)).reset_index()
     table["group"] = [inputs.group(name) for name in table["encoder"]]
@@ -101,7 +109,7 @@ def _findings(table: pd.DataFrame, cells: pd.DataFrame, link: Correlation) -> di
 
 
 def _sentence(inputs: Inputs, table: pd.DataFrame, cells: pd.DataFrame, link: Correlation) -> str:
-    limits = inputs.settings["stress_calibration"]
+    limits = inputs.settings["studies"]["stress_calibration"]
     parts = []
     if len(cells):
         worst = cells.loc[cells["ece_rise"].fillna(-np.inf).idxmax()]
@@ -127,7 +135,7 @@ def _sentence(inputs: Inputs, table: pd.DataFrame, cells: pd.DataFrame, link: Co
 def _draw(
     figure: Figure, inputs: Inputs, table: pd.DataFrame, cells: pd.DataFrame, link: Correlation
 ) -> None:
-    limits = inputs.settings["stress_calibration"]
+    limits = inputs.settings["studies"]["stress_calibration"]
     by_cell, by_condition = panels(figure, 2, (4.6, 4.2))
     for panel, rows, title in (
         (by_cell, cells, f"Mean over degraded conditions, {link.n} cells (r = {number(link.r)})"),

@@ -15,27 +15,37 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-from crsbench.evaluation.cases import Cell, TestedCases, value_with_interval
+from crsbench.core.errors import UserError
+from crsbench.core.names import CLEAN, SEED_MEAN, nearest
+from crsbench.evaluation.cases import CellCases, TestedCases
 from crsbench.metrics.calibration_error import resampled_calibration_error, top_label
 from crsbench.metrics.discrimination import resampled_auroc
-from crsbench.metrics.statistics import MOST_UNDEFINED, holm, percentile_interval
-from crsbench.studies.operating_points import Aim, Target, hits, target, thresholds
+from crsbench.metrics.statistics import (
+    MOST_UNDEFINED,
+    holm,
+    percentile_interval,
+    value_with_interval,
+)
+from crsbench.score import AXES
+from crsbench.studies.base import number
+from crsbench.studies.figures import Figure, dots
+from crsbench.studies.inputs import Inputs
+from crsbench.studies.operating_points import (
+    Aim,
+    Target,
+    hits,
+    target,
+    targets_and_aim,
+    thresholds,
+)
+from crsbench.studies.registry import TESTED, Finding, Row, Study, fields, study
 
 FloatArray = npt.NDArray[np.float64]
 
-SUBGROUP_COLUMNS = [
-    *("encoder", "dataset", "condition", "column", "group", "metric", "n_images", "n_groups"),
-    *("value", "low", "high", "n_classes", "matched_share", "missing"),
-]
-GAP_COLUMNS = [
-    *("encoder", "dataset", "condition", "column", "metric", "n_subgroups", "worst_group"),
-    *("best_group", "gap", "low", "high", "gap_by_chance", "p", "p_holm", "found", "missing"),
-]
-EQUITY_COLUMNS = [
-    *("encoder", "dataset", "axis_discrimination", "axis_calibration", "axis_supervision"),
-    *("axis_robustness", "equity", "low", "high", "equity_by_chance", "column", "group", "missing"),
-]
+AXIS_NAMES = [f"axis_{name}" for name in AXES]
+
 ALPHA = 0.05
 """Family-wise error of the gaps of one encoder, data set and condition."""
 
@@ -127,14 +137,14 @@ def group_auroc(
 
 
 def group_ece(
-    cell: Cell, test: TestedCases, rows: np.ndarray, weights: FloatArray, classes: Sequence[int]
+    test: TestedCases, rows: np.ndarray, weights: FloatArray, classes: Sequence[int]
 ) -> FloatArray:
     """(r,) ECE of the task: of the top label; or of each label of `classes`, then the mean."""
-    confidences = cell.confidences(test)[:, rows]
+    confidences = test.confidences()[:, rows]
     truth, known = test.truth[rows], test.known[rows]
     total = np.zeros(len(weights))
     for of_seed in confidences:
-        if cell.task == "multiclass":
+        if test.task == "multiclass":
             total += resampled_calibration_error(*top_label(truth, of_seed), weights)
             continue
         for k in classes:
@@ -203,7 +213,7 @@ class CellSubgroups:
 
 
 def subgroups_of(
-    cell: Cell,
+    cell: CellCases,
     settings: SubgroupSettings,
     targets: Mapping[str, Sequence[str]] | None = None,
     aim: Aim | None = None,
@@ -229,7 +239,7 @@ def subgroups_of(
             here = {"condition": condition, "column": column}
             rows += [here | row for row in one.rows()]
             of_condition += [here | gap for gap in one.gaps()]
-            if condition == "clean":
+            if condition == CLEAN:
                 ratios += one.ratios()
         for gap, p in zip(of_condition, holm([g["p"] for g in of_condition]), strict=True):
             gap |= {"p_holm": float(p), "found": None if np.isnan(p) else bool(p < ALPHA)}
@@ -259,7 +269,7 @@ class _Column:
 
     def __init__(
         self,
-        cell: Cell,
+        cell: CellCases,
         test: TestedCases,
         column: str,
         settings: SubgroupSettings,
@@ -284,7 +294,7 @@ class _Column:
             self.reasons["auroc"] = f"no class has {least}"
         if self.classes or cell.task == "multiclass":
             self.values["ece"] = self._each(
-                lambda rows, weights: group_ece(cell, test, rows, weights, self.classes)
+                lambda rows, weights: group_ece(test, rows, weights, self.classes)
             )
         else:
             self.reasons["ece"] = f"no class has {least}"
@@ -432,3 +442,175 @@ def _equity(ratios: Sequence[tuple[str, str, FloatArray]]) -> dict[str, Any]:
         "column": ratios[worst][0],
         "group": ratios[worst][1],
     }
+
+
+# --- the studies ----------------------------------------------------------------------------------
+
+
+def _rows(inputs: Inputs, cell: CellCases) -> dict[str, list[Row]]:
+    own = inputs.settings["studies"]["subgroups"]
+    settings = SubgroupSettings(
+        tuple(own["columns"]),
+        own.get("bands", {}),
+        own["min_images"],
+        own["min_cases"],
+        tuple(own.get("match", ())),
+    )
+    found = subgroups_of(cell, settings, *targets_and_aim(inputs, cell.dataset))
+    return {"subgroups": found.groups, "subgroup_gaps": found.gaps, "equity": [found.equity]}
+
+
+def _found(inputs: Inputs, table: str) -> list[Row]:
+    """The rows of one of the tables.
+
+    A column must be one of a data set of the panel, or of another one in the registry, which is
+    said; UserError for any other.
+    """
+    columns = inputs.settings["studies"]["subgroups"]["columns"]
+    known = {name for manifest in inputs.manifests.values() for name in manifest.subgroups}
+    lacking = [name for name in columns if name not in known]
+    for name in lacking:
+        if name not in inputs.stated_subgroups:
+            raise UserError(
+                f"studies.subgroups.columns has '{name}', which is a subgroup column of none of "
+                f"the data sets{nearest(name, sorted(known))}; they have: "
+                f"{', '.join(sorted(known))}."
+            )
+    if lacking and table == "subgroups":
+        left_out = ", ".join(lacking)
+        print(f"Left out of studies.subgroups, for no data set of the panel has it: {left_out}.")
+    return inputs.of_all(_rows, inputs.predicted_cells())[table]
+
+
+@study(
+    title="By sex, age and other subgroups",
+    theme="use",
+    needs=("kept_predictions",),
+    columns=TESTED
+    | fields("string", "column group metric")
+    | fields("Int64", "n_images n_groups")
+    | fields(float, "value low high")
+    | fields("Int64", "n_classes")
+    | fields(float, "matched_share")
+    | fields("string", "missing"),
+    limit=(
+        "Small subgroups have wide intervals. Dark skin is under-represented in ISIC 2019, and "
+        "no subgroup of too few images is shown."
+    ),
+    wanted=lambda settings: bool(settings["studies"].get("subgroups")),
+)
+def subgroups(inputs: Inputs) -> Study:
+    """The metrics of every subgroup that is large enough."""
+    table = subgroups.table(_found(inputs, "subgroups"))
+    shown = inputs.without_floors(table)
+    clean = shown[(shown["condition"] == CLEAN) & (shown["metric"] == "auroc")]
+    clean = clean[clean["value"].notna()]
+    small = table[table["metric"].isna() & (table["condition"] == CLEAN) & (table["group"] != "")]
+    left_out = small[["dataset", "column", "group"]].drop_duplicates()
+    n = clean[["dataset", "column", "group"]].drop_duplicates()
+    if clean.empty:
+        sentence = "No subgroup is large enough for an AUROC of its own."
+    else:
+        width = (clean["high"] - clean["low"]).median()
+        worst = clean.loc[clean["value"].idxmin()]
+        sentence = (
+            f"{len(n)} subgroups have an AUROC of their own on a clean test set; the median width "
+            f"of its 95 % interval is {number(width)}. The lowest is {number(worst['value'])}, of "
+            f"{inputs.title(worst['encoder'])} for {worst['column']} {worst['group']} on "
+            f"{inputs.title(worst['dataset'])}."
+        )
+    sentence += f" {len(left_out)} smaller groups are named and left out."
+    findings: dict[str, Finding] = {"n_subgroups": len(n), "n_left_out": len(left_out)}
+
+    def draw(figure: Figure) -> None:
+        of = clean.assign(row=clean["column"].str.cat(clean["group"], sep=" "))
+        dots(figure, inputs, of, "row", "value", "macro-AUROC", intervals=True)
+
+    return Study(table, sentence, findings, None if clean.empty else draw)
+
+
+@study(
+    title="Gaps between subgroups, beside those of chance",
+    theme="use",
+    needs=("kept_predictions",),
+    columns=TESTED
+    | fields("string", "column metric")
+    | fields("Int64", "n_subgroups")
+    | fields("string", "worst_group best_group")
+    | fields(float, "gap low high gap_by_chance p p_holm")
+    | fields("boolean", "found")
+    | fields("string", "missing"),
+    limit="That no gap was found does not mean that there is none: small groups hide large gaps.",
+    wanted=lambda settings: bool(settings["studies"].get("subgroups")),
+)
+def subgroup_gaps(inputs: Inputs) -> Study:
+    """The gap between the best and the worst subgroup, beside the gaps that chance makes."""
+    table = subgroup_gaps.table(_found(inputs, "subgroup_gaps"))
+    tested = inputs.without_floors(table)
+    tested = tested[tested["p"].notna()]
+    if tested.empty:
+        return Study(table, "Not run: no column has two groups with cases enough.")
+    found = tested[tested["found"].astype(bool)]
+    findings: dict[str, Finding] = {"tested": len(tested), "found": len(found)}
+    for dataset, rows in tested.groupby("dataset"):
+        findings[f"{dataset}.tested"] = len(rows)
+        findings[f"{dataset}.found"] = int(rows["found"].sum())
+    sentence = (
+        f"Of {len(tested)} gaps between subgroups, {len(found)} are larger than chance makes "
+        "them (Holm's correction over the columns and metrics of an encoder on a test set, 5 %; "
+        "encoders are not corrected for their number)."
+    )
+    if len(found):
+        most = found.loc[found["gap"].idxmax()]
+        sentence += (
+            f" The largest is {number(most['gap'])} in {most['metric']}, {most['column']} "
+            f"{most['worst_group']} below {most['best_group']}, of {inputs.title(most['encoder'])} "
+            f"on {inputs.title(most['dataset'])} ({most['condition']})."
+        )
+    of_auroc = tested.loc[tested["metric"] == "auroc", "gap_by_chance"]
+    if len(of_auroc):
+        sentence += (
+            f" Groups of these sizes differ by up to {number(of_auroc.median())} in AUROC by "
+            "chance (median): smaller gaps go unseen."
+        )
+    return Study(table, sentence, findings)
+
+
+@study(
+    title="Equity as a fifth axis, outside the score",
+    theme="use",
+    needs=("tables", "kept_predictions"),
+    columns=fields("string", "encoder dataset")
+    | fields(float, " ".join(AXIS_NAMES))
+    | fields(float, "equity low high equity_by_chance")
+    | fields("string", "column group missing"),
+    limit="Equal performance of these groups is not fairness of the care that follows.",
+    wanted=lambda settings: (settings["studies"].get("subgroups") or {}).get("equity", False),
+)
+def equity(inputs: Inputs) -> Study:
+    """Worst-group retention of AUROC beside the four published axes, none of which changes."""
+    table = equity.table(_found(inputs, "equity"))
+    axes = inputs.axes[inputs.axes["seed"] == SEED_MEAN].set_index(["encoder", "dataset"])
+    cells = pd.MultiIndex.from_frame(table[["encoder", "dataset"]].astype(object))
+    table[AXIS_NAMES] = axes[AXIS_NAMES].reindex(cells).to_numpy()
+    shown = inputs.without_floors(table)
+    shown = shown[shown["equity"].notna()]
+    if shown.empty:
+        return Study(table, "Not run: no column has two groups with cases enough.")
+    worst = shown.loc[shown["equity"].idxmin()]
+    sentence = (
+        "Worst-group retention is the AUROC of an encoder's worst subgroup over its AUROC on all "
+        f"cases; it stands beside the four axes and never enters the CRS. The least is "
+        f"{number(worst['equity'])}, of {inputs.title(worst['encoder'])} on "
+        f"{inputs.title(worst['dataset'])} ({worst['column']} {worst['group']}), where groups that "
+        f"are alike would have {number(worst['equity_by_chance'])} by chance."
+    )
+    findings = {
+        f"{row.dataset}.{row.encoder}": float(row.equity) for row in shown.itertuples(index=False)
+    }
+
+    def draw(figure: Figure) -> None:
+        of = shown.assign(row=[inputs.title(name) for name in shown["encoder"]])
+        dots(figure, inputs, of, "row", "equity", "worst-group retention", intervals=True)
+
+    return Study(table, sentence, findings, draw)

@@ -346,7 +346,7 @@ _CHEST_SIGNS: Mapping[str, Callable[[_Thorax], None]] = {
 
 
 def _expose(thorax: _Thorax, site: str) -> Image.Image:
-    """Exposure, scatter noise and, abroad, another contrast curve and collimator borders."""
+    """Exposure, scatter noise; at the other hospital another contrast curve and collimator."""
     sheet, pose = thorax.sheet, thorax.pose
     contrast, middle = between(pose, 0.95, 1.25), between(pose, 0.42, 0.52)
     noise, window = between(pose, 0.015, 0.03), None

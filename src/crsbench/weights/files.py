@@ -61,7 +61,7 @@ def fetch(
     """The local path of an encoder's weights file, or of the file `name` that lies beside it.
 
     A file of the hub is taken from the hub's cache, or downloaded into it unless HF_HUB_OFFLINE is
-    set or `download` is false. Raises UserError saying where to get a file that is not at hand, or
+    set or `download` is false. Raises UserError saying where to get a file that is not there, or
     that a file has not the digest that the entry pins.
     """
     weights = entry.spec["weights"]
@@ -238,7 +238,7 @@ def stage_all(config: Config) -> None:
             failed.append(entry.name)
             print(f"not staged: {error}", flush=True)
             continue
-        where = f"at hand in {files[0].parent}" if files else "needs no weights"
+        where = f"available in {files[0].parent}" if files else "needs no weights"
         print(f"staged: {entry.name}, {where}", flush=True)
     if failed:
         raise UserError(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from crsbench.config.model import DatasetEntry
+from crsbench.core.errors import UserError
 from crsbench.data.readers import (
     aptos2019,
     chexpert,
@@ -74,9 +75,14 @@ READERS: Mapping[str, Reader] = {
 def read_images(entry: DatasetEntry, root: Path) -> ImageTable:
     """Read a data set below its root folder by the reader that its registry entry names.
 
-    Raises UserError on anything that is absent, ambiguous or of another form than the publisher's,
-    and on images outside the root.
+    Raises UserError for an entry that names no reader, on anything that is absent, ambiguous or of
+    another form than the publisher's, and on images outside the root.
     """
+    if "reader" not in entry.spec:
+        raise UserError(
+            f"The data set '{entry.name}' can be planned but not run: its registry entry names no "
+            f"reader (allowed: {', '.join(READERS)})."
+        )
     table = READERS[entry.spec["reader"]].read(entry, root)
     check_links(entry, root, table.frame["path"])
     return table

@@ -1,4 +1,4 @@
-"""Race and ethnicity by patient, from the file that some publishers ship apart from the labels."""
+"""Race and ethnicity by patient, from the file that some publishers ship beside the labels."""
 
 from __future__ import annotations
 

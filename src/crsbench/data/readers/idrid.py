@@ -36,7 +36,7 @@ def read_idrid(entry: DatasetEntry, root: Path) -> ImageTable:
     parts = []
     for split, name in FILES.items():
         part_file = find_table(root, name)
-        table = read_text_table(part_file).rename(columns=str.strip)
+        table = read_text_table(part_file)
         parts.append(columns_of(table, COLUMNS, part_file).assign(publisher_split=split))
     file, table = root / FILES["train"], pd.concat(parts, ignore_index=True)
     names, splits = column(table, "Image name", file), table["publisher_split"]

@@ -22,7 +22,7 @@ from crsbench.data.readers.tables import (
 TRUTH, METADATA = "ISIC_2019_Training_GroundTruth.csv", "ISIC_2019_Training_Metadata.csv"
 TABLES = (TRUTH, METADATA)
 SOURCES = {"BCN": "BCN", "HAM": "HAM", "MSK": "MSK", "": "unknown"}
-"""The source that the prefix of a lesion id tells; about 2,000 images have no lesion id."""
+"""The source that the prefix of a lesion id names; about 2,000 images have no lesion id."""
 
 
 def read_isic2019(entry: DatasetEntry, root: Path) -> ImageTable:

@@ -17,7 +17,6 @@ from crsbench.data.readers.tables import (
 )
 
 TABLES = ("messidor_data.csv",)
-GRADABLE = {"1": "1", "1.0": "1", "0": "", "0.0": ""}
 
 
 def read_messidor2(entry: DatasetEntry, root: Path) -> ImageTable:

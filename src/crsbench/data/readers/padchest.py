@@ -58,8 +58,8 @@ def read_padchest(entry: DatasetEntry, root: Path) -> ImageTable:
 
     Frontal are the projections PA, AP and AP_horizontal (supine). An image marked `exclude`, and
     one whose report says nothing of what it shows (no label, or only `unchanged` and the like), is
-    left out and counted. `labelled_by` tells labels by physicians from those by the publisher's
-    network. The PNGs are 16-bit; some are known to be missing or cut off.
+    left out and counted. `labelled_by` distinguishes labels by physicians from the publisher's
+    network's. The PNGs are 16-bit; some are known to be missing or cut off.
     """
     file = find_table(root, *TABLES)
     table = read_text_table(file)

@@ -9,6 +9,7 @@ import pandas as pd
 
 from crsbench.config.model import DatasetEntry
 from crsbench.core.errors import UserError
+from crsbench.data.readers.identities import check_spelling
 from crsbench.data.readers.tables import (
     RESERVED,
     ImageTable,
@@ -18,6 +19,7 @@ from crsbench.data.readers.tables import (
     image_frame,
     named_labels,
     read_text_table,
+    require_columns,
     select_rows,
 )
 
@@ -32,6 +34,9 @@ def read_table_dataset(entry: DatasetEntry, root: Path) -> ImageTable:
     file = root / spec["table"]
     check_root(file.parent)
     whole = read_text_table(file)
+    require_columns(whole, _used_columns(entry), file)
+    if "group" in columns:  # data sets of other rows may be compared with this one by patient
+        check_spelling(entry, column(whole, columns["group"], file), "group names", file)
     table = select_rows(whole, entry, file)
     ids, paths = column(table, columns["id"], file), column(table, columns["path"], file)
     folder = PurePosixPath(spec["table"]).parent
@@ -51,6 +56,13 @@ def read_table_dataset(entry: DatasetEntry, root: Path) -> ImageTable:
     return ImageTable(
         frame.reset_index(drop=True), {"not selected by `where`": left_out} if left_out else {}
     )
+
+
+def _used_columns(entry: DatasetEntry) -> list[str]:
+    columns = entry.spec["columns"]
+    single = [columns[key] for key in ("id", "path", "label", "group") if key in columns]
+    labels, subgroups = columns.get("labels", {}).values(), columns.get("subgroups", ())
+    return [*single, *labels, *subgroups, *entry.spec.get("where", {})]
 
 
 def _truth(entry: DatasetEntry, table: pd.DataFrame, file: Path) -> np.ndarray:

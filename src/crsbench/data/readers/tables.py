@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import os
 import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -18,6 +20,14 @@ import pyarrow as pa
 from crsbench.config.model import DatasetEntry
 from crsbench.core.errors import UserError
 from crsbench.core.names import nearest
+from crsbench.data.readers.identities import (
+    INVISIBLE,
+    MISSING,
+    NUMBER,
+    check_spelling,
+    known_groups,
+    quoted,
+)
 
 RESERVED = ("image_id", "path", "group", "labels", "content_sha256", "dropped")
 """Manifest columns that are no subgroup."""
@@ -27,6 +37,12 @@ MAX_TABLE_BYTES = 2_000_000_000
 
 UNKNOWN_GROUP = "image:"
 """How the group of an image begins whose patient or lesion is unknown; it goes on with its id."""
+
+AROUND = re.compile(rf"^[\s{INVISIBLE}]+|[\s{INVISIBLE}]+$")
+"""The space about a cell, of every width."""
+
+WHOLE = re.compile(r"^([-+]?\d+)\.0*$")
+"""A whole number that is written with a point."""
 
 AGE_BANDS = {0: "0-17", 18: "18-39", 40: "40-59", 60: "60-79", 80: "80+"}
 """The usual age bands of subgroup analyses, by their first year."""
@@ -85,27 +101,55 @@ def image_frame(
     """The columns image_id, path, group and labels of (n,) columns and an (n, K) truth.
 
     groups: names, empty where unknown: such an image is a group of its own. Raises UserError,
-    naming `file`, on ids that are absent or not unique and on paths that leave the root, unless
-    the entry allows that.
+    naming `file`, on ids that are absent or not unique, on ids and groups that differ in spelling
+    only, on groups that stand for "not known" and on paths that leave the root, unless the entry
+    allows that.
     """
     _check_ids(ids, file)
+    check_spelling(entry, ids, "image ids", file)
     _check_paths(paths, file, may_leave(entry))
     frame = pd.DataFrame({"image_id": ids, "path": paths})
     frame["group"] = UNKNOWN_GROUP + ids
     if groups is not None:
+        check_spelling(entry, groups, "group names", file)
+        groups = known_groups(entry, groups, file)
         frame["group"] = frame["group"].where(groups == "", "group:" + groups)
     frame["labels"] = list(truth)
     return frame
 
 
 def select_rows(table: pd.DataFrame, entry: DatasetEntry, file: Path) -> pd.DataFrame:
-    """The rows whose columns have the values of the entry's `where` (one value, or a list)."""
+    """The rows whose columns have the values of the entry's `where` (one value, or a list).
+
+    True, true, 1 and 1.0 are one value. Raises UserError naming what a column has instead where
+    none of its values is wanted.
+    """
     for name, wanted in entry.spec.get("where", {}).items():
-        allowed = [text(value) for value in (wanted if isinstance(wanted, list) else [wanted])]
-        table = table[column(table, name, file).isin(allowed)]
+        values = column(table, name, file)
+        allowed = {_plain(text(value)) for value in _listed(wanted)}
+        selected = table[values.map(_plain).isin(allowed)]
+        if selected.empty:
+            counts = values.value_counts()
+            found = ", ".join(f"{quoted(str(v))} ({n})" for v, n in counts.head(10).items())
+            raise UserError(
+                f"{file}: no row is left for data set '{entry.name}', since its `where` asks "
+                f"'{name}' for {' or '.join(map(str, _listed(wanted)))}; in the rows that are left "
+                f"the column has: {found or 'nothing'}{', …' if len(counts) > 10 else ''}."
+            )
+        table = selected
     if table.empty:
         raise UserError(f"{file}: no row is left for data set '{entry.name}'.")
     return table
+
+
+def _listed(wanted: Any) -> list[Any]:
+    return wanted if isinstance(wanted, list) else [wanted]
+
+
+def _plain(cell: str) -> str:
+    """A cell as `where` and columns of 0 and 1 compare it."""
+    truth = {"true": "1", "false": "0"}.get(cell.casefold())
+    return truth or WHOLE.sub(r"\1", cell)
 
 
 def find_table(root: Path, *names: str) -> Path:
@@ -128,25 +172,119 @@ def check_root(root: Path) -> None:
 
 
 def read_text_table(file: Path) -> pd.DataFrame:
-    """A CSV (plain or gzipped) or Parquet table with every cell as text, missing ones empty."""
+    """A CSV (plain or gzipped) or Parquet table with every cell as text, missing ones empty.
+
+    Cells and the names of columns lose the space around them. In a column of numbers a whole one
+    loses its point (`12.0` is `12`). Lines without any value are no rows. Raises UserError naming
+    the file and the line of a CSV that is not strict: a column name twice, a row with more or fewer
+    cells than the header, the header once more, a quotation mark that is left open or swallows
+    rows, another encoding than UTF-8, another kind of file.
+    """
     try:
         if file.suffix == ".parquet":
-            return pd.read_parquet(file).map(text)
-        return pd.read_csv(_unpacked(file), dtype=str, keep_default_na=False, encoding="utf-8-sig")
-    except (OSError, ValueError, EOFError, pa.ArrowInvalid) as error:
-        reason = " ".join(str(error).split())
+            table = pd.read_parquet(file).map(text).rename(columns=str)
+        else:
+            table = _read_csv(_content(file))
+    except (OSError, ValueError, EOFError, zlib.error, csv.Error, pa.ArrowInvalid) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
         raise UserError(f"{file} cannot be read as a table: {reason}.") from error
+    return table.apply(_tidied) if len(table) else table
 
 
-def _unpacked(file: Path) -> Path | io.BytesIO:
-    """The file, or its content if it is gzipped; ValueError when that is no table of this world."""
+def _content(file: Path) -> bytes:
+    """The bytes of a file, unpacked if it is gzipped; ValueError when that is too much."""
     if file.suffix != ".gz":
-        return file
+        return file.read_bytes()
     with gzip.open(file) as packed:
         content = packed.read(MAX_TABLE_BYTES + 1)
     if len(content) > MAX_TABLE_BYTES:
         raise ValueError(f"unpacked it has more than {MAX_TABLE_BYTES / 1e9:g} GB")
-    return io.BytesIO(content)
+    return content
+
+
+def _read_csv(content: bytes) -> pd.DataFrame:
+    """The rows of a strict CSV; ValueError or csv.Error naming the line otherwise."""
+    lines = io.StringIO(_decoded(content), newline=None)
+    reader = csv.reader(lines, strict=True)
+    header = [_stripped(cell) for cell in next(reader, [])]
+    twice = sorted({name for name in header if name and header.count(name) > 1})
+    if twice:
+        raise ValueError(f"it has the column {quoted(twice[0])} more than once")
+    if not any(header):
+        raise ValueError("it has no header")
+    if len(header) == 1 and (found := set(header[0]) & set(";\t|")):
+        raise ValueError(f"its cells are separated by {sorted(found)[0]!r}; allowed is a comma")
+    rows = []
+    while True:
+        line = reader.line_num + 1
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            raise ValueError(f"the row that begins in line {line}: {error}") from error
+        if row is None:
+            break
+        if not any(map(_stripped, row)):
+            continue
+        if len(row) != len(header):
+            raise ValueError(
+                f"the row that begins in line {line} has {len(row)} cells and the header "
+                f"{len(header)}; look for a comma too many, or a quotation mark"
+            )
+        if [_stripped(cell) for cell in row] == header:
+            raise ValueError(f"line {line} is the header once more; were tables joined?")
+        for name, cell in zip(header, row, strict=True):
+            breaks = cell.count("\n")
+            # A cell that swallowed k whole rows holds k line breaks and k times a row's commas.
+            if breaks and cell.count(",") == breaks * (len(header) - 1):
+                raise ValueError(
+                    f"the cell of column {quoted(name)} that begins in line {line} holds "
+                    f"{breaks} further rows; look for a quotation mark that is left open"
+                )
+        rows.append(row)
+    names = [name or f"Unnamed: {number}" for number, name in enumerate(header)]
+    return pd.DataFrame(rows, columns=names, dtype=str)
+
+
+OTHER_FILES = {
+    b"PK\x03\x04": "an Excel workbook or another zip file; save its sheet as CSV",
+    b"\xd0\xcf\x11\xe0": "an Excel workbook; save its sheet as CSV",
+    b"\x1f\x8b": "a gzipped file; its name must end in .gz",
+    b"PAR1": "a Parquet file; its name must end in .parquet",
+    b"%PDF": "a PDF",
+    b"\xff\xfe": "UTF-16 text; save it as UTF-8",
+    b"\xfe\xff": "UTF-16 text; save it as UTF-8",
+    b"version https://git-lfs": "a Git LFS pointer; fetch the file itself",
+    b"<": "HTML or XML, such as a page that asks to log in; download the table itself",
+}
+"""What files with these first bytes are instead of a CSV."""
+
+
+def _decoded(content: bytes) -> str:
+    start = content.removeprefix(b"\xef\xbb\xbf").lstrip()
+    for first, kind in OTHER_FILES.items():
+        if start.startswith(first):
+            raise ValueError(f"it is {kind}")
+    if b"\0" in content:
+        line = content[: content.index(b"\0")].count(b"\n") + 1
+        raise ValueError(f"line {line} has a NUL byte; it is damaged, or not saved as UTF-8")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise ValueError(f"line {line} is not UTF-8; save the file as UTF-8") from error
+
+
+def _tidied(cells: pd.Series) -> pd.Series:
+    """A column without the space around its cells; whole numbers of a numeric one as such."""
+    tidy = {cell: _stripped(cell) for cell in cells.unique()}
+    stated = {value for value in tidy.values() if value and value.casefold() not in MISSING}
+    if stated and all(map(NUMBER.fullmatch, stated)):
+        tidy = {cell: WHOLE.sub(r"\1", value) for cell, value in tidy.items()}
+    return cells.map(tidy).astype(cells.dtype)
+
+
+def _stripped(cell: str) -> str:
+    return AROUND.sub("", cell)
 
 
 def text(value: Any) -> str:
@@ -161,13 +299,18 @@ def text(value: Any) -> str:
 
 
 def column(table: pd.DataFrame, name: str, file: Path) -> pd.Series:
-    """A column by its name; raises UserError that names the file and the columns it has."""
-    if name not in table.columns:
-        raise UserError(
-            f"{file} has no column '{name}'{nearest(name, list(table.columns))}; "
-            f"it has: {', '.join(map(str, table.columns))}."
-        )
-    return table[name]
+    """A column by its name; raises UserError as `require_columns` does."""
+    require_columns(table, [name], file)
+    return table[name.strip()]
+
+
+def require_columns(table: pd.DataFrame, names: Iterable[str], file: Path) -> None:
+    """Raise UserError naming each column that is absent, and those that there are."""
+    known = list(table.columns)
+    lacking = [name for name in dict.fromkeys(names) if name.strip() not in known]
+    if lacking:
+        named = ", ".join(f"'{name}'{nearest(name, known)}" for name in lacking)
+        raise UserError(f"{file} has no column {named}; it has: {', '.join(known)}.")
 
 
 def _check_ids(ids: pd.Series, file: Path) -> None:
@@ -178,6 +321,7 @@ def _check_ids(ids: pd.Series, file: Path) -> None:
 
 def columns_of(table: pd.DataFrame, names: Sequence[str], file: Path) -> pd.DataFrame:
     """Some columns by their names; raises UserError as `column` does."""
+    require_columns(table, names, file)
     return pd.DataFrame({name: column(table, name, file) for name in names})
 
 
@@ -231,13 +375,14 @@ def check_links(entry: DatasetEntry, root: Path, paths: Iterable[str]) -> None:
 
 
 def binary(labels: pd.Series, file: Path) -> np.ndarray:
-    """(n,) int8 of a column of zeros and ones."""
-    odd = sorted(set(labels) - {"0", "1", "0.0", "1.0"})
+    """(n,) int8 of a column of zeros and ones, or of False and True."""
+    plain = labels.map(_plain)
+    odd = sorted(set(plain) - {"0", "1"})
     if odd:
         raise UserError(
             f"{file}: label column '{labels.name}' has the value '{odd[0]}'; allowed: 0 and 1."
         )
-    return labels.isin(["1", "1.0"]).to_numpy(dtype=np.int8)
+    return (plain == "1").to_numpy(dtype=np.int8)
 
 
 def named_labels(
@@ -251,17 +396,20 @@ def named_labels(
     """
     renamed = entry.spec.get("label_map", {})
     index = {name: k for k, name in enumerate(entry.classes)}
-    wanted = {**index, **{name: index[label] for name, label in renamed.items()}}
+    wanted = {**index, **{text(name): index[label] for name, label in renamed.items()}}
     separator = entry.spec.get("separator", "|") if entry.task == "multilabel" else None
     truth = np.zeros((len(labels), len(entry.classes)), dtype=np.int8)
     for row, label in enumerate(labels):
-        for value in [label] if separator is None else label.split(separator):
+        values = [label] if separator is None else map(_stripped, label.split(separator))
+        for value in values:
             if value in wanted:
                 truth[row, wanted[value]] = 1
             elif value not in others:
+                known = [*wanted, *sorted(others)]
                 raise UserError(
-                    f"{file}: column '{labels.name}' has the value '{value}' in row {row + 1} of "
-                    f"data set '{entry.name}'; allowed: {', '.join([*wanted, *sorted(others)])}."
+                    f"{file}: column '{labels.name}' has the value {quoted(value)} in row "
+                    f"{row + 1} of data set '{entry.name}'{nearest(value, known)}; allowed: "
+                    f"{', '.join(known)} (label_map in its entry says what another name means)."
                 )
     return truth
 

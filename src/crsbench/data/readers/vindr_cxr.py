@@ -25,11 +25,11 @@ def read_vindr_cxr(entry: DatasetEntry, root: Path) -> ImageTable:
     root: the folder with `annotations/` and `test/` (`<image_id>.dicom`); it is read with the
     optional extra `dicom`. The layout is known from public loaders, not from the publisher's own
     archive. The training part has three readers' labels without a consensus and isn't read. Its
-    patients are not told, which matters to a set that is trained on, not to a shift target.
+    patients are not named, which matters to a set that is trained on, not to a shift target.
 
     The entry's `label_map` gives the publisher's name of each class. No label of the publisher is,
     one to one, Enlarged Cardiomediastinum, Lung Lesion (Nodule/Mass is narrower), Pleural Other,
-    Fracture (clavicle and rib are told apart) or Support Devices, so these are no classes here.
+    Fracture (clavicle and rib are distinguished) or Support Devices, so these are no classes here.
     """
     file = find_table(root, *TABLES)
     table = read_text_table(file)

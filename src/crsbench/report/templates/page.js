@@ -93,7 +93,7 @@
 
   // What the name of an encoder says of the images that it may have seen in pre-training.
   const seen = (encoder, dataset) => DATA.overlaps[encoder]?.[dataset] ?? "no";
-  const told = (encoder, dataset) =>
+  const titled = (encoder, dataset) =>
     DATA.titles[encoder] + { yes: " (seen)", unknown: " (seen?)", no: "" }[seen(encoder, dataset)];
   const marked = (encoder, dataset) => (seen(encoder, dataset) === "yes" ? "† " : "") + DATA.titles[encoder];
 
@@ -101,9 +101,9 @@
     return DATA.rows[name].map((row) => {
       const key = row.encoder ?? row.encoder_a, encoder = ENCODER[key];
       const other = row.encoder_b
-        ? { other: told(row.encoder_b, row.dataset), other_order: ENCODER[row.encoder_b].order }
+        ? { other: titled(row.encoder_b, row.dataset), other_order: ENCODER[row.encoder_b].order }
         : {};
-      return { ...row, encoder: key, title: told(key, row.dataset), colour: encoder.colour,
+      return { ...row, encoder: key, title: titled(key, row.dataset), colour: encoder.colour,
         dash: encoder.dash, order: encoder.order, ...other };
     });
   }
@@ -303,9 +303,9 @@
       return tr;
     }));
     const leaders = now.filter((row) => row.rank === 1).map((row) => DATA.titles[row.encoder]);
-    const told = leaders.length > 3
+    const sentence = leaders.length > 3
       ? `${leaders.length} encoders are first together` : `First here: ${leaders.join(" and ")}`;
-    $("#stays").textContent = `${told}. ${$("#stays").dataset.shares}`;
+    $("#stays").textContent = `${sentence}. ${$("#stays").dataset.shares}`;
   }
   function setWeights(next) {
     weights = next;

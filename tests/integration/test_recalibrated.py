@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,24 +13,28 @@ from crsbench.calibration.calibrators import CALIBRATORS
 from crsbench.calibration.cells import (
     CASES_COLUMNS,
     CHOSEN,
-    MEASURES,
+    METRIC_COLUMNS,
     RECALIBRATED_COLUMNS,
     RELIABILITY_COLUMNS,
     SOURCE,
-    CellFiles,
     RecalibratedCell,
     recalibrate_cell,
 )
 from crsbench.core.files import write_table
 from crsbench.data.manifest import read_manifest
 from crsbench.data.splits import read_split, write_split, write_test
-from crsbench.evaluation.runs import RunFiles, predict_run
+from crsbench.evaluation.runs import CellFiles, RunFiles, predict_run
 from crsbench.features.store import FeatureWriter
 from crsbench.metrics.discrimination import macro_auroc
 from crsbench.metrics.run_metrics import run_metrics
 from crsbench.probes import FittedProbe
-from crsbench.studies import RECALIBRATION_STUDIES, recalibration
+from crsbench.studies import recalibration, studies
 from crsbench.studies.base import write_study
+from crsbench.studies.inputs import Inputs
+
+RECALIBRATION_STUDIES = {
+    name: one for name, one in studies().items() if one.job == "recalibrated_cells"
+}
 
 SEEDS = (0, 1)
 OVERCONFIDENCE = 2.5
@@ -98,7 +101,7 @@ def write_cell(folder: Path, task: str, n: int = 1200, target: str = "") -> Cell
         targets["t"] = write_manifest(folder, "t", task, target, labels[:, : len(target)])
         found = read_manifest(targets["t"])
         features["t"] = write_features(folder / "t.arrow", found.image_ids, 2 * away)
-    return CellFiles(manifest, probes, splits, features, targets)
+    return CellFiles(manifest, splits, features, targets, probes)
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +130,7 @@ def test_a_cell_has_every_seed_condition_and_method(
     assert list(rows) == RECALIBRATED_COLUMNS
     assert len(rows) == len(SEEDS) * 3 * 5
     assert rows.groupby(["seed", "condition"])["chosen"].sum().eq(1).all()
-    assert rows[[*MEASURES, "cv_brier"]].notna().all(axis=None)
+    assert rows[[*METRIC_COLUMNS, "cv_brier"]].notna().all(axis=None)
     assert list(cells[task].reliability) == RELIABILITY_COLUMNS
     assert list(cells[task].cases) == CASES_COLUMNS
 
@@ -211,12 +214,12 @@ def test_more_cases_calibrate_better_and_all_of_them_give_the_cell(
 def test_a_target_is_recalibrated_on_one_half_of_its_groups_and_tested_on_the_other(
     task: str, files: dict[str, CellFiles], cells: dict[str, RecalibratedCell]
 ) -> None:
-    abroad = cells[task].cases.query("target == 't'")
-    assert set(abroad["cases"]) == {0, 20, 300, 600}  # 10,000 there are not
-    assert abroad["n_test"].eq(600).all()  # 300 groups of two images each
-    zero = abroad[abroad["cases"] == 0]
+    elsewhere = cells[task].cases.query("target == 't'")
+    assert set(elsewhere["cases"]) == {0, 20, 300, 600}  # 10,000 there are not
+    assert elsewhere["n_test"].eq(600).all()  # 300 groups of two images each
+    zero = elsewhere[elsewhere["cases"] == 0]
     assert set(zero["method"]) == {"none", SOURCE}
-    mean = abroad.groupby(["method", "cases"])["ece"].mean()
+    mean = elsewhere.groupby(["method", "cases"])["ece"].mean()
     # Twice as large at the target: the source's temperature is not enough there.
     assert mean[CHOSEN, 300] < mean[SOURCE, 0] < mean["none", 0]
     if task == "multiclass":  # two of three classes: a ranking by the probe's own probabilities
@@ -224,7 +227,7 @@ def test_a_target_is_recalibrated_on_one_half_of_its_groups_and_tested_on_the_ot
         of = files[task]
         run = RunFiles(of.probes[0], of.features["t"], of.manifest, of.splits[0], of.targets["t"])
         tested = predict_run(run)
-        expected = macro_auroc(tested.truth, tested.probabilities[:, tested.shared])
+        expected = macro_auroc(tested.truth, tested.probabilities)
         assert rows.loc[rows["seed"] == 0, "macro_auroc"].iloc[0] == expected
 
 
@@ -239,7 +242,7 @@ def test_the_same_files_give_the_same_tables(
 # --- the studies ---------------------------------------------------------------------------------
 
 
-def gathered(cells: dict[str, RecalibratedCell], primary: set[str]) -> recalibration.Recalibrated:
+def gathered(cells: dict[str, RecalibratedCell], primary: set[str]) -> Inputs:
     names = {"multiclass": ("first", "skin"), "multilabel": ("second", "chest")}
     parts = []
     for place in range(3):
@@ -251,15 +254,17 @@ def gathered(cells: dict[str, RecalibratedCell], primary: set[str]) -> recalibra
                 frame["target"] = frame["target"].replace({"d": dataset})
             frames.append(frame.assign(primary=encoder in primary))
         parts.append(pd.concat(frames, ignore_index=True))
-    return recalibration.Recalibrated(*parts, titles={"first": "First"}, targets=("t",))
+    named = ("recalibrated", "reliability", "recalibration_cases")
+    inputs = Inputs({"first": {"title": "First"}}, {}, {"t": {"title": "t"}}, {})
+    return inputs.having(**dict(zip(named, parts, strict=True)))
 
 
 @pytest.fixture(scope="module")
-def both(cells: dict[str, RecalibratedCell]) -> recalibration.Recalibrated:
+def both(cells: dict[str, RecalibratedCell]) -> Inputs:
     return gathered(cells, {"first", "second"})
 
 
-def test_findings_bear_the_published_names(both: recalibration.Recalibrated) -> None:
+def test_findings_bear_the_published_names(both: Inputs) -> None:
     found = recalibration.recalibration(both).findings
     rows = both.recalibrated.query("condition == 'clean'")
     skin = rows[rows["dataset"] == "skin"]
@@ -289,16 +294,14 @@ def test_only_primary_cells_enter_the_findings(cells: dict[str, RecalibratedCell
     assert np.isnan(one.findings["mean_absolute_ece_reduction.low"])
     none = gathered(cells, set())
     for name in RECALIBRATION_STUDIES:
-        study = getattr(recalibration, name)(none)
+        study = RECALIBRATION_STUDIES[name](none)
         assert study.sentence.startswith("Not run: no primary cell")
         assert not study.findings
 
 
-def test_every_study_is_written_with_sentence_and_figure(
-    both: recalibration.Recalibrated, tmp_path: Path
-) -> None:
+def test_every_study_is_written_with_sentence_and_figure(both: Inputs, tmp_path: Path) -> None:
     for name in RECALIBRATION_STUDIES:
-        study = getattr(recalibration, name)(both)
+        study = RECALIBRATION_STUDIES[name](both)
         assert study.sentence.endswith(".")
         assert "nan" not in study.sentence
         write_study(tmp_path / "s.parquet", tmp_path / "s.svg", name, study)
@@ -307,7 +310,7 @@ def test_every_study_is_written_with_sentence_and_figure(
         assert "mathdefault" not in svg  # mathematics is shown as it is written
 
 
-def test_under_stress_and_abroad_ece_is_told_by_kind(both: recalibration.Recalibrated) -> None:
+def test_under_stress_and_elsewhere_ece_is_reported_by_kind(both: Inputs) -> None:
     study = recalibration.recalibration_under_stress(both)
     chosen = study.table[study.table["method"] == CHOSEN]
     for kind, pairs in (("clean", 2), ("degraded", 2), ("shift", 2)):
@@ -319,21 +322,19 @@ def test_under_stress_and_abroad_ece_is_told_by_kind(both: recalibration.Recalib
     assert study.findings["degraded.mean_ece_after"] > study.findings["clean.mean_ece_after"]
 
 
-def test_a_target_without_cases_to_give_is_drawn_as_it_is(
-    both: recalibration.Recalibrated, tmp_path: Path
-) -> None:
-    few = replace(both, cases=both.cases[both.cases["cases"] == 0])
+def test_a_target_without_cases_to_give_is_drawn_as_it_is(both: Inputs, tmp_path: Path) -> None:
+    few = both.having(recalibration_cases=both.recalibration_cases.query("cases == 0"))
     study = recalibration.recalibration_on_target(few)
     assert "recalibrated at the source" in study.sentence
     write_study(tmp_path / "s.parquet", tmp_path / "s.svg", "recalibration_on_target", study)
 
 
-def test_the_curve_sums_up_the_sizes_that_every_cell_has(both: recalibration.Recalibrated) -> None:
+def test_the_curve_sums_up_the_sizes_that_every_cell_has(both: Inputs) -> None:
     study = recalibration.recalibration_cases(both)
     sizes = [int(name.split(".")[-1]) for name in study.findings if "chosen" in name]
     assert {20, 300} <= set(sizes)
     rows = study.table.query("method == 'chosen' and cases == 300")
     assert study.findings["mean_ece.chosen.300"] == pytest.approx(rows["ece"].mean())
-    abroad = recalibration.recalibration_on_target(both)
-    assert set(abroad.table["target"]) == {"t"}
-    assert abroad.findings["mean_ece.chosen.300"] < abroad.findings["mean_ece.source"]
+    elsewhere = recalibration.recalibration_on_target(both)
+    assert set(elsewhere.table["target"]) == {"t"}
+    assert elsewhere.findings["mean_ece.chosen.300"] < elsewhere.findings["mean_ece.source"]

@@ -15,8 +15,6 @@ from scipy import stats
 from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
-from test_runs import World, fitted, relabelled, write_world
-from worlds.studies import World as Panel
 
 from crsbench.config.grid import Cell, Run
 from crsbench.config.load import load_config
@@ -26,17 +24,18 @@ from crsbench.core.files import read_json
 from crsbench.core.names import AGGREGATE
 from crsbench.data.splits import read_split
 from crsbench.evaluation.control_probes import (
-    CellFiles,
     ControlSettings,
     collect_control_runs,
     write_control_runs,
 )
-from crsbench.evaluation.runs import RUN_COLUMNS, RunFiles, evaluate_run
+from crsbench.evaluation.runs import RUN_COLUMNS, CellFiles, RunFiles, evaluate_run
 from crsbench.probes.knn import NeighbourSettings
 from crsbench.probes.mlp import PerceptronSettings
 from crsbench.score import crs_table
-from crsbench.studies.base import Inputs
 from crsbench.studies.control_probes import control_probes
+from crsbench.studies.inputs import Inputs
+from worlds.runs import World, fitted, relabelled, write_world
+from worlds.studies import World as Panel
 
 PERCEPTRON = PerceptronSettings(
     c_grid=(0.01, 1.0), hidden=8, max_epochs=20, patience=3, learning_rate=2e-2, batch_rows=400
@@ -128,7 +127,7 @@ def test_control_runs_hold_what_the_logistic_runs_hold(world: World) -> None:
         assert run["n_test"] == logistic["n_test"]
         assert run["weights_sha256"] == logistic["weights_sha256"]
         assert run["macro_auroc_core"] is not None
-    assert runs[2]["macro_auroc"] > 0.6  # the perceptron has learnt what the features tell
+    assert runs[2]["macro_auroc"] > 0.6  # the perceptron has learnt what the features hold
     perceptron = runs[2]["probe"]
     assert perceptron["c"][0] in PERCEPTRON.c_grid
     assert perceptron["n_train"] == logistic["probe"]["n_train"]
@@ -137,12 +136,12 @@ def test_control_runs_hold_what_the_logistic_runs_hold(world: World) -> None:
 def test_a_shift_target_stands_beside_the_same_probes_clean_run(world: World) -> None:
     target = write_world(world.folder / "target", world.task, "elsewhere", classes="ca")
     runs = control_runs(world, BOTH, target)
-    for clean, abroad in ((runs[0], runs[2]), (runs[3], runs[5])):
-        assert (clean["condition"], abroad["condition"]) == ("clean", "mimic")
-        assert clean["probe"] == abroad["probe"]
-        assert abroad["shared_classes"] == ["a", "c"]
+    for clean, elsewhere in ((runs[0], runs[2]), (runs[3], runs[5])):
+        assert (clean["condition"], elsewhere["condition"]) == ("clean", "mimic")
+        assert clean["probe"] == elsewhere["probe"]
+        assert elsewhere["shared_classes"] == ["a", "c"]
         wanted = np.mean([clean["auroc"]["a"], clean["auroc"]["c"]])
-        assert abroad["source_macro_auroc"] == pytest.approx(wanted, abs=1e-12)
+        assert elsewhere["source_macro_auroc"] == pytest.approx(wanted, abs=1e-12)
 
 
 def test_a_fraction_of_the_labels_sees_its_own_only(world: World) -> None:
@@ -237,7 +236,7 @@ def test_the_perceptron_has_the_logistic_probes_budget(published: Config) -> Non
         ({"perceptron": {"hiden": 3}}, "unknown key 'hiden'.*did you mean 'hidden'"),
     ],
 )
-def test_a_wrong_key_is_told(
+def test_a_wrong_key_is_reported(
     change: dict[str, Any], sentence: str, settings: Callable[[str], Any], home: Path
 ) -> None:
     config = settings("config")
@@ -283,7 +282,7 @@ def row_of(table: pd.DataFrame, **key: str) -> pd.Series:
 def test_rankings_are_compared_as_scipy_compares_them(inputs: Inputs) -> None:
     full = inputs.runs[inputs.runs["percent"] == 100]
     control = control_of(full, neighbours=0.02, perceptron=0.0)
-    study = control_probes(inputs, control)
+    study = control_probes(inputs.having(control_runs=control))
     clean = full[full["condition"] == "clean"]
     moved = control[(control["probe"] == "neighbours") & (control["condition"] == "clean")]
     by_cell = [
@@ -317,7 +316,7 @@ def test_rankings_are_compared_as_scipy_compares_them(inputs: Inputs) -> None:
 
 def test_less_is_better_for_calibration_and_drops(inputs: Inputs) -> None:
     full = inputs.runs[inputs.runs["percent"] == 100]
-    table = control_probes(inputs, control_of(full, neighbours=0.0)).table
+    table = control_probes(inputs.having(control_runs=control_of(full, neighbours=0.0))).table
     ece = full[full["condition"] == "clean"].groupby(["dataset", "encoder"])["ece"].mean()
     for dataset in inputs.datasets:
         assert row_of(table, dataset=dataset, measure="ece")["leader_a"] == ece[dataset].idxmin()
@@ -326,7 +325,9 @@ def test_less_is_better_for_calibration_and_drops(inputs: Inputs) -> None:
 
 
 def test_with_all_fractions_the_crs_is_compared_too(inputs: Inputs) -> None:
-    table = control_probes(inputs, control_of(inputs.runs, neighbours=0.0)).table
+    table = control_probes(
+        inputs.having(control_runs=control_of(inputs.runs, neighbours=0.0))
+    ).table
     crs = crs_table(inputs.axes, inputs.scoring, None, inputs.floors)
     for dataset in [*inputs.datasets, AGGREGATE]:
         row = row_of(table, dataset=dataset, measure="crs")
@@ -340,7 +341,7 @@ def test_with_all_fractions_the_crs_is_compared_too(inputs: Inputs) -> None:
 def test_the_logistic_retention_is_that_of_the_same_fractions(inputs: Inputs) -> None:
     some = inputs.runs[inputs.runs["percent"].isin([5, 100])]
     control = control_of(some, neighbours=0.0)
-    table = control_probes(inputs, control).table
+    table = control_probes(inputs.having(control_runs=control)).table
     row = row_of(table, dataset=AGGREGATE, measure="retention")
     assert row["kendall_tau"] == pytest.approx(1.0)  # not so against the mean over four fractions
     assert row["inverted_pairs"] == 0
@@ -351,7 +352,11 @@ def test_leaders_that_tie_are_both_named(inputs: Inputs) -> None:
     best = full["encoder"].isin(["mae", "clip"]) & (full["condition"] == "clean")
     control = control_of(full, neighbours=0.0)
     control.loc[best.to_numpy(), "macro_auroc"] = 0.9995
-    row = row_of(control_probes(inputs, control).table, dataset="isic2019", measure="macro_auroc")
+    row = row_of(
+        control_probes(inputs.having(control_runs=control)).table,
+        dataset="isic2019",
+        measure="macro_auroc",
+    )
     assert row["leader_b"] == "clip and mae"
     assert not row["same_leader"]
 
@@ -359,11 +364,11 @@ def test_leaders_that_tie_are_both_named(inputs: Inputs) -> None:
 def test_floors_are_not_ranked_and_two_encoders_not_compared(panel: Panel) -> None:
     with_floor = panel.with_floors(["mae"]).inputs()
     control = control_of(with_floor.runs, neighbours=0.0)
-    study = control_probes(with_floor, control)
+    study = control_probes(with_floor.having(control_runs=control))
     assert study.findings["neighbours.macro_auroc.kendall_tau"] == pytest.approx(1.0)
     assert study.table.loc[study.table["dataset"] == "isic2019", "n_encoders"].unique() == [14]
     two = panel.only(["mae", "clip"]).inputs()
-    study = control_probes(two, control_of(two.runs, neighbours=0.0))
+    study = control_probes(two.having(control_runs=control_of(two.runs, neighbours=0.0)))
     assert study.sentence == ("Not run: the panel has 2 ranked encoders, and a comparison needs 3.")
     assert study.findings == {}
 
@@ -371,7 +376,7 @@ def test_floors_are_not_ranked_and_two_encoders_not_compared(panel: Panel) -> No
 def test_an_undefined_auroc_is_left_out_and_counted(inputs: Inputs) -> None:
     full = inputs.runs[inputs.runs["percent"] == 100].copy()
     full["macro_auroc"] = full["macro_auroc"].where(full["encoder"] != "vit_b16")
-    table = control_probes(inputs, control_of(full, neighbours=0.0)).table
+    table = control_probes(inputs.having(control_runs=control_of(full, neighbours=0.0))).table
     assert row_of(table, dataset="isic2019", measure="macro_auroc")["n_encoders"] == 14
     assert row_of(table, dataset=AGGREGATE, measure="macro_auroc")["n_encoders"] == 14
     assert row_of(table, dataset="isic2019", measure="ece")["n_encoders"] == 15

@@ -17,21 +17,19 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from crsbench.config.layout import Layout
 from crsbench.config.load import load_config
 from crsbench.core.errors import UserError
 from crsbench.core.files import read_json, write_json, write_table
 from crsbench.core.names import AGGREGATE, SEED_MEAN
 from crsbench.evaluation.runs import CONFIDENCE_COLUMNS, collect_confidence_bins
+from crsbench.features.settings import ImageSettings
 from crsbench.report import Material, gallery, provenance, write_paper, write_report
 from crsbench.report.charts import chart_rows
 from crsbench.report.figures import latex_text, markdown_table
 from crsbench.report.leaderboard import axis_cells, seed_interval
 from crsbench.report.material import MadeStudy
-from crsbench.report.notes import NOTES, THEMES
 from crsbench.score import load_scoring
 from crsbench.score.tables import score_tables
-from crsbench.studies import STUDIES
 from crsbench.studies.reproduction import COLUMNS
 
 NO_FIGURES = pd.DataFrame(columns=COLUMNS)
@@ -186,17 +184,17 @@ def test_cells_left_out_are_named_with_their_reason(
     assert "<script" not in note
 
 
-def test_weights_that_are_another_models_are_told_on_the_first_page(
+def test_weights_that_are_another_models_are_reported_on_the_first_page(
     page: Callable[..., str], made: dict[str, Material], tmp_path: Path
 ) -> None:
     page()
     material = made["last"]
-    told = {
+    reported = {
         "equal": ("The weights of another model.", "equal: all of its 3 tensors are those of CLIP"),
-        "not compared": ("Weights that were not compared.", "not compared: CLIP is not at hand"),
+        "not compared": ("Weights that were not compared.", "not compared: CLIP is not available"),
         "differs": (None, "differs from CLIP in 2 of 3 tensors"),
     }
-    for verdict, (note, sentence) in told.items():
+    for verdict, (note, sentence) in reported.items():
         base_models = {"a": {"verdict": verdict, "told": sentence}}
         known = {"commit": "", "versions": {}, "config": "", "weights": {"a": "ab"}}
         changed = replace(material, provenance={**known, "base_models": base_models})
@@ -270,26 +268,25 @@ def test_the_gallery_shows_the_image_under_every_condition(
 ) -> None:
     image_set(tmp_path / "small", [{"id": "a", "path": "a.png", "label": "x"}])
     config = load_config(settings("demo"), home)
-    entry = replace(config.datasets["phantom_skin"], spec={"reader": "table", "root": "small"})
-    config = replace(
-        config,
-        datasets={"small": entry},
-        settings={**config.settings, "data_root": str(tmp_path)},
-    )
+    images = replace(ImageSettings.of(config, []), roots={"small": tmp_path / "small"})
     frame = pd.DataFrame(
         {"image_id": ["a"], "path": ["a.png"], "group": ["g"], "labels": [[1, 0]],
          "dropped": [False], "content_sha256": ["0"]}
     )  # fmt: skip
-    told = {"dataset": "small", "task": "multiclass", "classes": ["x", "y"]}
-    write_table(tmp_path / "m.parquet", frame, told | {"group_namespace": "small", "left_out": {}})
-    shown = gallery(config, Layout(tmp_path), {"small": tmp_path / "m.parquet"})
+    metadata = {"dataset": "small", "task": "multiclass", "classes": ["x", "y"]}
+    write_table(
+        tmp_path / "m.parquet", frame, metadata | {"group_namespace": "small", "left_out": {}}
+    )
+    arguments = images, {"small": tmp_path / "m.parquet"}, {"small": "Small set"}
+    shown = gallery(*arguments)
     (only,) = shown
     assert len(only["tiles"]) == 16
     assert [tile["label"] for tile in only["tiles"][:2]] == ["clean", "Gaussian blur 1: 1"]
     assert "JPEG 3: 10" in [tile["label"] for tile in only["tiles"]]
     assert all(tile["src"].startswith("data:image/webp;base64,") for tile in only["tiles"])
     assert len({tile["src"] for tile in only["tiles"]}) > 10
-    assert gallery(config, Layout(tmp_path), {"small": tmp_path / "m.parquet"}) == shown
+    assert shown[0]["title"] == "Small set"
+    assert gallery(*arguments) == shown
 
 
 def test_only_data_sets_of_the_panel_can_be_shown(home: Path, settings: Callable[..., Any]) -> None:
@@ -318,14 +315,14 @@ def test_bins_are_pooled_over_seeds_and_labels(tmp_path: Path) -> None:
 
 def test_provenance_names_commit_versions_and_weights(home: Path, tmp_path: Path) -> None:
     write_json(tmp_path / "run.json", {"weights_sha256": "ab"})
-    told = provenance(home, {"seeds": [0]}, {"e": tmp_path / "run.json"})
-    assert told["weights"] == {"e": "ab"}
-    assert told["base_models"] == {}
+    found = provenance(home, {"seeds": [0]}, {"e": tmp_path / "run.json"})
+    assert found["weights"] == {"e": "ab"}
+    assert found["base_models"] == {}
     base_model = {"verdict": "equal", "told": "equal: all"}
     write_json(tmp_path / "run.json", {"weights_sha256": "ab", "base_model": base_model})
     assert provenance(home, {}, {"e": tmp_path / "run.json"})["base_models"] == {"e": base_model}
-    assert told["config"] == "seeds:\n- 0\n"
-    assert told["versions"]["numpy"] == np.__version__
+    assert found["config"] == "seeds:\n- 0\n"
+    assert found["versions"]["numpy"] == np.__version__
     assert provenance(tmp_path, {}, {})["commit"] == ""
 
 
@@ -354,11 +351,6 @@ def test_figures_for_papers_are_the_same_bytes_each_time(
     assert len(rows) == 2 + 3
     assert rows[-1].startswith("| – | C (floor) | – |")
     assert [row.split(" | ")[-1] for row in rows[2:]] == ["unknown |", "unknown |", "no |"]
-
-
-def test_every_study_has_a_note_for_the_report() -> None:
-    assert set(STUDIES) <= set(NOTES)
-    assert {note.theme for note in NOTES.values()} <= set(THEMES)
 
 
 def test_reliability_after_recalibration_pools_labels_by_their_cases(

@@ -18,102 +18,24 @@ from sklearn.preprocessing import StandardScaler
 from crsbench.config.grid import Run
 from crsbench.core.errors import UserError
 from crsbench.core.files import read_json, read_table, write_json, write_table
-from crsbench.data.manifest import Manifest, read_manifest
-from crsbench.data.splits import read_split, write_split, write_test
+from crsbench.data.splits import read_split
 from crsbench.evaluation.predictions import keep_predictions, read_predictions
 from crsbench.evaluation.runs import (
     PARTIAL_COLUMNS,
     RunFiles,
     collect_runs,
     evaluate_run,
-    fit_probes,
     on_raw_features,
     standardisation,
 )
-from crsbench.features.store import FeatureWriter
 from crsbench.metrics.calibration_error import expected_calibration_error
-from crsbench.probes import FittedProbe, ProbeSettings
-
-FRACTIONS = [1, 10, 100]
-SETTINGS = ProbeSettings(c_grid=(0.01, 1.0), tolerance=1e-10, max_iterations=2000)
-
-
-@dataclass
-class World:
-    """A data set of 400 images with four features a class, written as the workflow writes it."""
-
-    folder: Path
-    task: str
-    matrix: np.ndarray
-
-    @property
-    def manifest_file(self) -> Path:
-        return self.folder / "manifest.parquet"
-
-    @property
-    def split_file(self) -> Path:
-        return self.folder / "split.parquet"
-
-    def features(self, name: str, matrix: np.ndarray, rows: np.ndarray | None = None) -> Path:
-        path = self.folder / f"{name}.arrow"
-        ids = self.manifest.image_ids
-        with FeatureWriter(path, {"weights_sha256": "f" * 64}) as writer:
-            for index in np.arange(len(ids)) if rows is None else np.flatnonzero(rows):
-                writer.append(ids[index], matrix[index].astype(np.float32))
-        return path
-
-    @property
-    def manifest(self) -> Manifest:
-        return read_manifest(self.manifest_file)
-
-
-def write_world(
-    folder: Path,
-    task: str,
-    namespace: str = "d",
-    n: int = 400,
-    classes: str = "abc",
-    contents: str | None = None,
-) -> World:
-    """contents: what the files' bytes begin with, by default the name of the groups' world."""
-    folder.mkdir(parents=True, exist_ok=True)
-    random = np.random.default_rng(5)
-    share = np.array([{"a": 0.5, "b": 0.3, "c": 0.1}[name] for name in classes])
-    if task == "multiclass":
-        chosen = random.choice(len(classes), n, p=share / share.sum())
-        truth = np.eye(len(classes), dtype=np.int8)[chosen]
-    else:
-        truth = (random.random((n, len(classes))) < share).astype(np.int8)
-    matrix = 7 + 3 * random.normal(size=(n, 12))
-    matrix[:, ["abc".index(name) for name in classes]] += 2.5 * truth
-    matrix[:, 11] = 4.0  # a constant feature
-    ids = [f"i{index:04d}" for index in range(n)]
-    frame = pd.DataFrame({"image_id": ids, "path": ids, "group": [f"p{i // 2}" for i in range(n)]})
-    frame["labels"] = list(truth)
-    frame["content_sha256"] = [f"{contents or namespace} {name}" for name in ids]
-    frame["dropped"] = False
-    metadata = {
-        "dataset": "d",
-        "task": task,
-        "classes": list(classes),
-        "group_namespace": namespace,
-    }
-    write_table(folder / "manifest.parquet", frame, metadata)
-    write_test(folder / "test.parquet", folder / "manifest.parquet", 0.2)
-    files = folder / "manifest.parquet", folder / "test.parquet"
-    write_split(folder / "split.parquet", *files, 0, FRACTIONS, 0.125)
-    return World(folder, task, matrix)
+from crsbench.probes import FittedProbe
+from worlds.runs import SETTINGS, World, fitted, relabelled, write_world
 
 
 @pytest.fixture(params=["multiclass", "multilabel"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return write_world(tmp_path, request.param)
-
-
-def fitted(world: World, features: Path) -> dict[int, Path]:
-    outputs = {percent: world.folder / f"frac{percent:03d}.npz" for percent in FRACTIONS}
-    fit_probes(features, world.manifest_file, world.split_file, outputs, SETTINGS)
-    return outputs
 
 
 def test_a_run_is_what_scikit_learn_gives_at_the_chosen_c(world: World) -> None:
@@ -257,7 +179,7 @@ class Shifted:
     """The clean run of a world and the run of the same probe on a shift target."""
 
     clean: dict[str, Any]
-    abroad: dict[str, Any]
+    elsewhere: dict[str, Any]
     probabilities: np.ndarray
     """What the probe says of the target's images, by the source's classes."""
 
@@ -265,38 +187,30 @@ class Shifted:
 def shifted(world: World, target: World, excluded_classes: Sequence[str] = ()) -> Shifted:
     features = world.features("clean", world.matrix)
     probe = fitted(world, features)[100]
-    foreign = target.features("mimic", target.matrix)
-    clean, abroad = world.folder / "clean.json", world.folder / "abroad.json"
+    external = target.features("mimic", target.matrix)
+    clean, elsewhere = world.folder / "clean.json", world.folder / "elsewhere.json"
     of_source = str(world.manifest_file), str(world.split_file)
     files = RunFiles(str(probe), str(features), *of_source)
     evaluate_run(Run("e", "d", 0, "clean", 100), files, clean, excluded_classes)
     more = str(target.manifest_file), str(clean)
-    files = RunFiles(str(probe), str(foreign), *of_source, *more)
-    evaluate_run(Run("e", "d", 0, "mimic", 100), files, abroad, excluded_classes)
+    files = RunFiles(str(probe), str(external), *of_source, *more)
+    evaluate_run(Run("e", "d", 0, "mimic", 100), files, elsewhere, excluded_classes)
     matrix = target.matrix.astype(np.float32)
     return Shifted(
-        read_json(clean), read_json(abroad), FittedProbe.load(probe).predict_proba(matrix)
+        read_json(clean), read_json(elsewhere), FittedProbe.load(probe).predict_proba(matrix)
     )
-
-
-def relabelled(world: World, truth: np.ndarray) -> World:
-    """Write the world's manifest anew with another truth."""
-    frame, metadata = read_table(world.manifest_file)
-    frame["labels"] = list(truth.astype(np.int8))
-    write_table(world.manifest_file, frame, metadata)
-    return world
 
 
 def test_a_shift_target_of_other_patients_is_tested_whole(world: World) -> None:
     found = shifted(world, write_world(world.folder / "target", world.task, "elsewhere"))
-    assert found.abroad["n_test"] == 400
+    assert found.elsewhere["n_test"] == 400
 
 
 def test_a_shift_target_leaves_out_the_patients_that_were_trained_on(world: World) -> None:
     # The same table, so the same patients, though no file is the same.
     target = write_world(world.folder / "target", world.task, contents="recompressed")
     n_test = (read_split(world.split_file, world.manifest).part == "test").sum()
-    assert shifted(world, target).abroad["n_test"] == n_test
+    assert shifted(world, target).elsewhere["n_test"] == n_test
 
 
 def test_a_shift_target_leaves_out_the_files_that_were_trained_on(world: World) -> None:
@@ -307,10 +221,10 @@ def test_a_shift_target_leaves_out_the_files_that_were_trained_on(world: World) 
     frame.loc[split.part == "calibration", "content_sha256"] = "other files"
     write_table(target.manifest_file, frame, metadata)
     wanted = np.isin(split.part, ["test", "calibration"]).sum()
-    assert shifted(world, target).abroad["n_test"] == wanted
+    assert shifted(world, target).elsewhere["n_test"] == wanted
 
 
-def test_a_shift_target_that_was_trained_on_whole_is_told(world: World) -> None:
+def test_a_shift_target_that_was_trained_on_whole_is_reported(world: World) -> None:
     target = write_world(world.folder / "target", world.task, "elsewhere")
     split = read_split(world.split_file, world.manifest)
     frame, metadata = read_table(target.manifest_file)
@@ -323,20 +237,20 @@ def test_a_shift_target_that_was_trained_on_whole_is_told(world: World) -> None:
 
 def test_a_shift_target_with_all_classes_drops_from_the_clean_run(world: World) -> None:
     found = shifted(world, write_world(world.folder / "target", world.task, "elsewhere"))
-    assert found.abroad["shared_classes"] == ["a", "b", "c"]
-    assert found.abroad["source_macro_auroc"] == found.clean["macro_auroc"]
-    assert found.abroad["target_macro_auroc"] == found.abroad["macro_auroc"]
+    assert found.elsewhere["shared_classes"] == ["a", "b", "c"]
+    assert found.elsewhere["source_macro_auroc"] == found.clean["macro_auroc"]
+    assert found.elsewhere["target_macro_auroc"] == found.elsewhere["macro_auroc"]
 
 
 def test_the_order_of_a_targets_classes_is_of_no_effect(world: World) -> None:
     target = write_world(world.folder / "target", world.task, "elsewhere")
-    before = shifted(world, target).abroad
+    before = shifted(world, target).elsewhere
     frame, metadata = read_table(target.manifest_file)
     frame["labels"] = [labels[[2, 0, 1]] for labels in frame["labels"]]
     other = world.folder / "other"
     other.mkdir()
     write_table(other / "manifest.parquet", frame, {**metadata, "classes": ["c", "a", "b"]})
-    assert shifted(world, World(other, world.task, target.matrix)).abroad == before
+    assert shifted(world, World(other, world.task, target.matrix)).elsewhere == before
 
 
 def test_a_target_is_ranked_on_the_labels_it_shares(world: World) -> None:
@@ -344,13 +258,13 @@ def test_a_target_is_ranked_on_the_labels_it_shares(world: World) -> None:
     found = shifted(world, target)
     truth = target.manifest.truth
     c, a = (roc_auc_score(truth[:, k], found.probabilities[:, j]) for k, j in ((0, 2), (1, 0)))
-    assert found.abroad["shared_classes"] == ["a", "c"]
-    assert found.abroad["auroc"] == pytest.approx({"a": a, "c": c}, abs=1e-12)
-    assert found.abroad["macro_auroc"] == pytest.approx((a + c) / 2, abs=1e-12)
-    assert found.abroad["target_macro_auroc"] == found.abroad["macro_auroc"]
+    assert found.elsewhere["shared_classes"] == ["a", "c"]
+    assert found.elsewhere["auroc"] == pytest.approx({"a": a, "c": c}, abs=1e-12)
+    assert found.elsewhere["macro_auroc"] == pytest.approx((a + c) / 2, abs=1e-12)
+    assert found.elsewhere["target_macro_auroc"] == found.elsewhere["macro_auroc"]
     of_source = [found.clean["auroc"][name] for name in ("a", "c")]
-    assert found.abroad["source_macro_auroc"] == pytest.approx(np.mean(of_source), abs=1e-15)
-    assert (found.abroad["n_classes"], found.clean["n_classes"]) == (2, 3)
+    assert found.elsewhere["source_macro_auroc"] == pytest.approx(np.mean(of_source), abs=1e-15)
+    assert (found.elsewhere["n_classes"], found.clean["n_classes"]) == (2, 3)
 
 
 def test_a_multilabel_target_is_calibrated_on_the_labels_it_shares(tmp_path: Path) -> None:
@@ -358,8 +272,8 @@ def test_a_multilabel_target_is_calibrated_on_the_labels_it_shares(tmp_path: Pat
     target = write_world(tmp_path / "target", "multilabel", "elsewhere", classes="ca")
     found = shifted(world, target)
     truth, plain = target.manifest.truth[:, ::-1], found.probabilities[:, [0, 2]]
-    assert found.abroad["brier"] == pytest.approx(np.mean((plain - truth) ** 2), abs=1e-12)
-    assert found.abroad["log_loss"] == pytest.approx(
+    assert found.elsewhere["brier"] == pytest.approx(np.mean((plain - truth) ** 2), abs=1e-12)
+    assert found.elsewhere["log_loss"] == pytest.approx(
         np.mean([log_loss(truth[:, k], plain[:, k]) for k in range(2)]), abs=1e-12
     )
 
@@ -372,14 +286,14 @@ def test_a_multiclass_target_is_calibrated_given_that_a_shared_class_is_true(
     found = shifted(world, target)
     truth = target.manifest.truth[:, ::-1]
     of_a = found.probabilities[:, 0] / (found.probabilities[:, 0] + found.probabilities[:, 2])
-    assert found.abroad["brier"] == pytest.approx(2 * np.mean((of_a - truth[:, 0]) ** 2))
-    assert found.abroad["log_loss"] == pytest.approx(log_loss(truth[:, 0], of_a), abs=1e-12)
+    assert found.elsewhere["brier"] == pytest.approx(2 * np.mean((of_a - truth[:, 0]) ** 2))
+    assert found.elsewhere["log_loss"] == pytest.approx(log_loss(truth[:, 0], of_a), abs=1e-12)
     confidence, right = np.maximum(of_a, 1 - of_a), (of_a >= 0.5) == truth[:, 0]
-    assert found.abroad["ece"] == expected_calibration_error(confidence, right)
+    assert found.elsewhere["ece"] == expected_calibration_error(confidence, right)
 
 
 def test_both_sides_of_a_drop_leave_out_what_one_side_lacks(world: World) -> None:
-    """Class a is without a case abroad, class c without one in the clean test set."""
+    """Class a is without a case elsewhere, class c without one in the clean test set."""
     test = read_split(world.split_file, world.manifest).part == "test"
     truth = world.manifest.truth.copy()
     truth[test & (truth[:, 2] == 1)] = [0, 1, 0]
@@ -389,11 +303,11 @@ def test_both_sides_of_a_drop_leave_out_what_one_side_lacks(world: World) -> Non
     truth[truth[:, 0] == 1] = [0, 1, 0]
     found = shifted(world, relabelled(target, truth))
     assert found.clean["undefined_classes"] == ["c"]
-    assert found.abroad["undefined_classes"] == ["a"]
-    assert found.abroad["source_macro_auroc"] == found.clean["auroc"]["b"]
-    assert found.abroad["target_macro_auroc"] == found.abroad["auroc"]["b"]
-    assert found.abroad["macro_auroc"] == pytest.approx(
-        (found.abroad["auroc"]["b"] + found.abroad["auroc"]["c"]) / 2, abs=1e-15
+    assert found.elsewhere["undefined_classes"] == ["a"]
+    assert found.elsewhere["source_macro_auroc"] == found.clean["auroc"]["b"]
+    assert found.elsewhere["target_macro_auroc"] == found.elsewhere["auroc"]["b"]
+    assert found.elsewhere["macro_auroc"] == pytest.approx(
+        (found.elsewhere["auroc"]["b"] + found.elsewhere["auroc"]["c"]) / 2, abs=1e-15
     )
 
 
@@ -401,9 +315,9 @@ def test_without_a_class_on_both_sides_there_is_no_drop(tmp_path: Path) -> None:
     world = write_world(tmp_path, "multilabel")
     target = write_world(tmp_path / "target", "multilabel", "elsewhere", classes="b")
     found = shifted(world, relabelled(target, np.zeros((400, 1))))
-    assert found.abroad["macro_auroc"] is None
-    assert found.abroad["source_macro_auroc"] is None
-    assert found.abroad["target_macro_auroc"] is None
+    assert found.elsewhere["macro_auroc"] is None
+    assert found.elsewhere["source_macro_auroc"] is None
+    assert found.elsewhere["target_macro_auroc"] is None
 
 
 def test_a_drop_from_another_probes_clean_run_is_refused(world: World) -> None:
@@ -417,19 +331,19 @@ def test_a_drop_from_another_probes_clean_run_is_refused(world: World) -> None:
         evaluate_run(Run("e", "d", 0, "mimic", 100), files, world.folder / "run.json")
 
 
-def test_classes_set_apart_are_left_out_of_the_core(world: World) -> None:
+def test_excluded_classes_are_left_out_of_the_core(world: World) -> None:
     target = write_world(world.folder / "target", world.task, "elsewhere", classes="ca")
     found = shifted(world, target, excluded_classes=["b", "c"])
     assert found.clean["macro_auroc_core"] == found.clean["auroc"]["a"]
-    assert found.abroad["macro_auroc_core"] == found.abroad["auroc"]["a"]
+    assert found.elsewhere["macro_auroc_core"] == found.elsewhere["auroc"]["a"]
     assert shifted(world, target).clean["macro_auroc_core"] is None
-    assert shifted(world, target, excluded_classes=["c", "a"]).abroad["macro_auroc_core"] is None
+    assert shifted(world, target, excluded_classes=["c", "a"]).elsewhere["macro_auroc_core"] is None
 
 
 # --- standardisation, run files -----------------------------------------------------------------
 
 
-def test_degraded_features_of_other_images_are_told(world: World) -> None:
+def test_degraded_features_of_other_images_are_reported(world: World) -> None:
     features = world.features("clean", world.matrix)
     probe = fitted(world, features)[100]
     split = read_split(world.split_file, world.manifest)
@@ -454,7 +368,7 @@ def test_kept_predictions_hold_the_calibration_set_first(world: World) -> None:
         ("clean", part == "test", world.matrix),
         ("jpeg-1", part == "test", world.matrix + 1),
     ):
-        found = read_predictions(kept, condition)
+        found = read_predictions(kept, {condition: world.manifest})[condition]
         assert found.image_ids.tolist() == world.manifest.image_ids[rows].tolist()
         wanted = FittedProbe.load(probe).predict_proba(matrix[rows].astype(np.float32))
         assert found.probabilities == pytest.approx(wanted, abs=1e-6)
@@ -501,15 +415,15 @@ def test_run_files_are_strict_json_and_collect_in_the_order_of_their_keys(world:
 def test_what_only_some_runs_have_is_missing_in_the_others(world: World) -> None:
     target = write_world(world.folder / "target", world.task, "elsewhere")
     found = shifted(world, target, excluded_classes=["c"])
-    frame = collect_runs([world.folder / "abroad.json", world.folder / "clean.json"])
+    frame = collect_runs([world.folder / "elsewhere.json", world.folder / "clean.json"])
     assert frame["condition"].tolist() == ["clean", "mimic"]
     assert frame["macro_auroc_core"].notna().all()
     for name in ("source_macro_auroc", "target_macro_auroc"):
         assert frame[name].isna().tolist() == [True, False]
-        assert frame[name].iloc[1] == found.abroad[name]
+        assert frame[name].iloc[1] == found.elsewhere[name]
 
 
-def test_a_damaged_run_file_is_told(tmp_path: Path) -> None:
+def test_a_damaged_run_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"encoder": "e"')
     with pytest.raises(UserError, match=r"run\.json is not whole"):
         collect_runs([tmp_path / "run.json"])

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from worlds.studies import World
 
 from crsbench.config.model import Config
 from crsbench.core.files import read_table
@@ -22,12 +21,14 @@ from crsbench.report.material import MadeStudy
 from crsbench.score import AXES, Weights, crs_table, freeze_reference
 from crsbench.score.axes import finish_axes
 from crsbench.score.tables import PAIR_COLUMNS, RANK_COLUMNS, score_tables
-from crsbench.studies import STUDIES, run_study
 from crsbench.studies.axis_redundancy import area_under_learning_curve
-from crsbench.studies.base import Inputs, Study, write_study
+from crsbench.studies.base import write_study
+from crsbench.studies.inputs import Inputs
 from crsbench.studies.reference_invariance import cohort_crs
+from crsbench.studies.registry import Study
 from crsbench.studies.reproduction import COLUMNS
 from crsbench.studies.sensitivity import simplex
+from worlds.studies import STUDIES, World
 
 GENERAL = ["resnet50", "vit_b16", "clip", "siglip", "dinov2", "mae"]
 
@@ -53,7 +54,7 @@ def with_scores(inputs: Inputs, auroc: list[float], crs: list[float]) -> Inputs:
     rows = table["dataset"] == AGGREGATE
     table.loc[rows, "macro_auroc"] = auroc
     table.loc[rows, "crs"] = crs
-    return replace(inputs, crs=table)
+    return inputs.having(crs=table)
 
 
 def crs_of(axes: np.ndarray, peers: np.ndarray, weights: Weights) -> list[float]:
@@ -81,7 +82,7 @@ def test_a_study_writes_the_same_bytes_again_and_says_a_sentence(
     for folder in ("once", "again"):
         (tmp_path / folder).mkdir()
         files = tmp_path / folder / "study.parquet", tmp_path / folder / "study.svg"
-        write_study(*files, name, run_study(name, with_floor))
+        write_study(*files, name, STUDIES[name](with_floor))
     for file in ("study.parquet", "study.svg"):
         assert (tmp_path / "once" / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
     table, metadata = read_table(tmp_path / "once/study.parquet")
@@ -96,13 +97,12 @@ def test_a_study_writes_the_same_bytes_again_and_says_a_sentence(
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_study_does_not_depend_on_the_order_of_rows(name: str, with_floor: Inputs) -> None:
-    shuffled = replace(
-        with_floor,
+    shuffled = with_floor.having(
         runs=with_floor.runs.sample(frac=1, random_state=1).reset_index(drop=True),
         axes=with_floor.axes.sample(frac=1, random_state=2).reset_index(drop=True),
         crs=with_floor.crs.sample(frac=1, random_state=3).reset_index(drop=True),
     )
-    first, second = run_study(name, with_floor), run_study(name, shuffled)
+    first, second = STUDIES[name](with_floor), STUDIES[name](shuffled)
     pd.testing.assert_frame_equal(first.table, second.table, check_exact=True)
     assert first.findings == second.findings
     assert first.sentence == second.sentence
@@ -117,7 +117,7 @@ def test_a_panel_of_one_encoder_gives_reasons_not_numbers(
     name: str, world: World, tmp_path: Path
 ) -> None:
     alone = world.only(["vit_b16"], ["isic2019"]).inputs()
-    study = run_study(name, alone)
+    study = STUDIES[name](alone)
     write_study(tmp_path / "s.parquet", tmp_path / "s.svg", name, study)
     if name in NEED_NOBODY_ELSE:
         assert len(study.table) == NEED_NOBODY_ELSE[name]
@@ -130,7 +130,7 @@ def test_a_panel_of_one_encoder_gives_reasons_not_numbers(
 
 @pytest.mark.parametrize("name", [name for name in STUDIES if not name.startswith("floor")])
 def test_floors_are_in_no_ranking(name: str, with_floor: Inputs) -> None:
-    study = run_study(name, with_floor)
+    study = STUDIES[name](with_floor)
     text = study.table.select_dtypes(["object", "string"])
     assert not text.isin(["mae"]).any().any()
     assert not any("mae" in key.split(".") for key in study.findings)
@@ -143,7 +143,7 @@ def test_twenty_one_inversions_of_105_pairs_are_a_tau_of_0_600(inputs: Inputs) -
     # Reversing seven encoders in a row inverts 7 · 6 / 2 = 21 pairs.
     auroc = [0.9 - 0.01 * place for place in range(15)]
     crs = auroc[:4] + auroc[4:11][::-1] + auroc[11:]
-    study = run_study("rank_agreement", with_scores(inputs, auroc, crs))
+    study = STUDIES["rank_agreement"](with_scores(inputs, auroc, crs))
     found = study.findings
     assert (found["inverted_pairs"], found["tied_pairs"], found["pairs"]) == (21, 0, 105)
     assert found["kendall_tau"] == pytest.approx(0.6, abs=1e-12)
@@ -153,7 +153,7 @@ def test_twenty_one_inversions_of_105_pairs_are_a_tau_of_0_600(inputs: Inputs) -
 
 
 def test_rank_agreement_is_that_of_scipy(inputs: Inputs) -> None:
-    found = run_study("rank_agreement", inputs).findings
+    found = STUDIES["rank_agreement"](inputs).findings
     rows = inputs.crs[inputs.crs["dataset"] == AGGREGATE]
     tau = stats.kendalltau(rows["macro_auroc"], rows["crs"]).statistic
     rho = stats.spearmanr(rows["macro_auroc"], rows["crs"]).statistic
@@ -167,7 +167,7 @@ def test_rank_agreement_is_that_of_scipy(inputs: Inputs) -> None:
 
 
 def test_the_top_three_of_three_encoders_say_nothing(world: World) -> None:
-    table = run_study("rank_agreement", world.only(GENERAL[:3]).inputs()).table
+    table = STUDIES["rank_agreement"](world.only(GENERAL[:3]).inputs()).table
     assert table["top3_overlap"].isna().all()
     assert table["kendall_tau"].notna().all()
 
@@ -176,13 +176,13 @@ def test_movers_go_from_one_rank_to_the_other(inputs: Inputs) -> None:
     ordered = sorted(world_encoder for world_encoder in inputs.encoders)
     auroc = [0.9 - 0.01 * place for place in range(15)]
     crs = [0.5, *(0.9 - 0.01 * place for place in range(14))]  # the first falls to the last place
-    study = run_study("movers", with_scores(inputs, auroc, crs))
+    study = STUDIES["movers"](with_scores(inputs, auroc, crs))
     moves = study.table.set_index("encoder")["move"]
     assert moves[ordered[0]] == 1 - 15
     assert (moves.drop(ordered[0]) == 1).all()
     assert study.findings[f"{ordered[0]}.crs_rank"] == 15
     assert study.sentence.endswith("from 1 to 15.")
-    same = run_study("movers", with_scores(inputs, auroc, auroc))
+    same = STUDIES["movers"](with_scores(inputs, auroc, auroc))
     assert same.sentence.startswith("No encoder changes its place")
 
 
@@ -190,7 +190,7 @@ def test_movers_go_from_one_rank_to_the_other(inputs: Inputs) -> None:
 
 
 def test_the_institutional_shift_is_tested_as_scipy_does(inputs: Inputs) -> None:
-    study = run_study("institutional_shift", inputs)
+    study = STUDIES["institutional_shift"](inputs)
     runs = inputs.runs[(inputs.runs["condition"] == "mimic") & (inputs.runs["percent"] == 100)]
     means = runs.groupby("encoder")["macro_auroc"].mean()
     general = means[GENERAL]
@@ -208,19 +208,19 @@ def test_the_institutional_shift_is_tested_as_scipy_does(inputs: Inputs) -> None
 def test_a_target_with_fewer_classes_is_judged_on_the_shared_ones(world: World) -> None:
     """Then the table of runs has both sides over the same classes, and these count."""
     runs = world.runs.copy()
-    abroad = runs["condition"] == "mimic"
-    runs["source_macro_auroc"] = np.where(abroad, 0.875, np.nan)
-    runs["target_macro_auroc"] = np.where(abroad, 0.625 + runs["seed"] / 64, np.nan)
-    runs.loc[abroad & (runs["encoder"] == "clip") & (runs["seed"] == 2), "target_macro_auroc"] = (
-        None
-    )
+    elsewhere = runs["condition"] == "mimic"
+    runs["source_macro_auroc"] = np.where(elsewhere, 0.875, np.nan)
+    runs["target_macro_auroc"] = np.where(elsewhere, 0.625 + runs["seed"] / 64, np.nan)
+    runs.loc[
+        elsewhere & (runs["encoder"] == "clip") & (runs["seed"] == 2), "target_macro_auroc"
+    ] = None
     inputs = replace(world, runs=runs).inputs()
-    table = run_study("institutional_shift", inputs).table
+    table = STUDIES["institutional_shift"](inputs).table
     assert len(table) == 14  # clip is undefined in one seed, so it has no mean
     assert (table["source_auroc"] == 0.875).all()
     assert (table["target_auroc"] == 0.65625).all()
     assert (table["drop"] == 0.21875).all()
-    predicted_ranking = run_study("external_validity", inputs).table
+    predicted_ranking = STUDIES["external_validity"](inputs).table
     assert (predicted_ranking["target_auroc"] == 0.65625).all()
     clean = inputs.crs[inputs.crs["dataset"] == "chexpert"].set_index("encoder")["macro_auroc"]
     assert (
@@ -229,7 +229,7 @@ def test_a_target_with_fewer_classes_is_judged_on_the_shared_ones(world: World) 
 
 
 def test_groups_too_small_for_a_test_keep_their_table(world: World) -> None:
-    study = run_study("institutional_shift", world.only([*GENERAL, "panderm"]).inputs())
+    study = STUDIES["institutional_shift"](world.only([*GENERAL, "panderm"]).inputs())
     assert len(study.table) == 7
     assert "1 medical and 6 general encoders are too few" in study.sentence
     assert not any("welch" in name for name in study.findings)
@@ -256,7 +256,7 @@ def test_the_first_fraction_that_reaches_the_baseline(world: World) -> None:
         "panderm": [0.70, 0.79, 0.85, 0.79, 0.86],  # the first time counts
         "mae": [0.50, 0.60, 0.70, 0.75, 0.79],
     }
-    study = run_study("label_efficiency", curves(world, given))
+    study = STUDIES["label_efficiency"](curves(world, given))
     first = {
         name.rsplit(".", 1)[1]: value
         for name, value in study.findings.items()
@@ -278,12 +278,12 @@ def test_medical_encoders_that_match_the_baseline_are_counted(world: World) -> N
     top = [0.99] * 5
     given = dict.fromkeys(("medgemma", "panderm", "rad_dino", "clip"), top)
     given |= {"vit_b16": [0.97, 0.97, 0.97, 0.97, 0.98]}
-    found = run_study("label_efficiency", curves(world, given)).findings
+    found = STUDIES["label_efficiency"](curves(world, given)).findings
     assert found["medical_encoders_reaching_baseline_at_1_percent.isic2019"] == 3
 
 
 def test_an_absent_baseline_is_said_and_nobody_is_compared(world: World) -> None:
-    study = run_study("label_efficiency", world.only(["clip", "panderm", "mae"]).inputs())
+    study = STUDIES["label_efficiency"](world.only(["clip", "panderm", "mae"]).inputs())
     assert "ViT-B/16" in study.sentence or "vit_b16" in study.sentence
     assert "no run at 100 %" in study.sentence
     assert study.table["first_percent"].isna().all()
@@ -301,7 +301,7 @@ def test_the_area_under_a_learning_curve_by_hand() -> None:
 
 
 def test_axis_redundancy_is_that_of_scipy_over_43_cells(inputs: Inputs) -> None:
-    study = run_study("axis_redundancy", inputs)
+    study = STUDIES["axis_redundancy"](inputs)
     cells = study.table[study.table["dataset"] != AGGREGATE]
     encoders = study.table[study.table["dataset"] == AGGREGATE]
     assert (len(cells), len(encoders)) == (43, 15)
@@ -327,7 +327,7 @@ def test_axis_redundancy_is_that_of_scipy_over_43_cells(inputs: Inputs) -> None:
 
 
 def test_the_crs_without_the_shift_is_that_of_runs_without_it(world: World) -> None:
-    study = run_study("external_validity", world.inputs())
+    study = STUDIES["external_validity"](world.inputs())
     unshifted = replace(
         world,
         runs=world.runs[world.runs["condition"] != "mimic"].reset_index(drop=True),
@@ -348,7 +348,7 @@ def test_the_crs_without_the_shift_is_that_of_runs_without_it(world: World) -> N
 
 
 def test_leaving_a_data_set_out_by_hand(inputs: Inputs) -> None:
-    study = run_study("leave_one_dataset_out", inputs)
+    study = STUDIES["leave_one_dataset_out"](inputs)
     scores = inputs.crs[inputs.crs["dataset"] != AGGREGATE]
     by = scores.pivot(index="encoder", columns="dataset", values="crs")
     for row in study.table.itertuples():
@@ -365,7 +365,7 @@ def test_leaving_a_data_set_out_by_hand(inputs: Inputs) -> None:
 
 
 def test_newcomers_move_cohort_scores_and_no_anchored_score(inputs: Inputs) -> None:
-    study = run_study("reference_invariance", inputs)
+    study = STUDIES["reference_invariance"](inputs)
     table = study.table
     assert study.findings["trials"] == table["trial"].nunique() == 30
     assert (study.findings["panel"], study.findings["newcomers"]) == (12, 3)
@@ -390,7 +390,7 @@ def test_the_cohort_score_is_that_of_its_definition(inputs: Inputs) -> None:
 
 
 def test_a_small_panel_gives_up_fewer_and_says_so(world: World) -> None:
-    study = run_study("reference_invariance", world.only(GENERAL[:4]).inputs())
+    study = STUDIES["reference_invariance"](world.only(GENERAL[:4]).inputs())
     found = study.findings
     assert (found["trials"], found["panel"], found["newcomers"]) == (4, 3, 1)
     assert study.sentence.startswith("In 4 trials, 1 of 4 encoders joining the other 3")
@@ -410,7 +410,7 @@ def test_the_grid_covers_the_simplex() -> None:
 
 def test_leaders_over_the_weights_are_those_of_the_score_at_these_weights(world: World) -> None:
     inputs = world.inputs()
-    study = run_study("weight_sensitivity", inputs)
+    study = STUDIES["weight_sensitivity"](inputs)
     in_use = inputs.crs[inputs.crs["dataset"] == AGGREGATE].sort_values("encoder")
     for place in (0, 57, 110, 230):
         row = study.table.iloc[place]
@@ -426,7 +426,7 @@ def test_leaders_over_the_weights_are_those_of_the_score_at_these_weights(world:
 
 
 def test_scores_at_moved_anchors_are_those_of_such_a_scoring_file(world: World) -> None:
-    study = run_study("anchor_sensitivity", world.inputs())
+    study = STUDIES["anchor_sensitivity"](world.inputs())
     assert len(study.table) == 5**4
     in_use = study.table[(study.table[[f"factor_{name}" for name in AXES]] == 1).all(axis=1)]
     assert in_use["kendall_tau"].tolist() == [1]
@@ -448,7 +448,7 @@ def test_an_encoder_that_is_a_floors_equal_does_not_exceed_it(world: World) -> N
     runs = world.runs.copy()
     base_model = runs[runs["encoder"] == "mae"].assign(encoder="clip")
     runs = pd.concat([runs[runs["encoder"] != "clip"], base_model], ignore_index=True)
-    table = run_study("floors", replace(world, runs=runs).with_floors(["mae"]).inputs()).table
+    table = STUDIES["floors"](replace(world, runs=runs).with_floors(["mae"]).inputs()).table
     own = table[table["encoder"] == "clip"]
     assert len(own) == 3 * 4
     assert not own["exceeds_floor"].any()
@@ -457,7 +457,7 @@ def test_an_encoder_that_is_a_floors_equal_does_not_exceed_it(world: World) -> N
 
 def test_advantages_are_over_the_best_floor_on_the_axis(world: World) -> None:
     inputs = world.with_floors(["mae", "clip"]).inputs()
-    study = run_study("floors", inputs)
+    study = STUDIES["floors"](inputs)
     means = inputs.axes[inputs.axes["seed"] == SEED_MEAN].set_index(["encoder", "dataset"])
     for row in study.table.itertuples():
         floor = max(means.at[(name, row.dataset), f"axis_{row.axis}"] for name in ("mae", "clip"))
@@ -492,7 +492,7 @@ def test_what_the_components_are_worth_to_a_floor_by_hand(world: World) -> None:
     few = world.only(list(profiles), ["isic2019"]).with_floors(["mae"])
     axes = finish_axes(axes_of(profiles), world.scoring)
     crs = crs_table(axes, world.scoring, floors=["mae"])
-    study = run_study("floor_scores", replace(few.inputs(), axes=axes, crs=crs))
+    study = STUDIES["floor_scores"](few.inputs().having(axes=axes, crs=crs))
     rows = study.table[study.table["dataset"] == AGGREGATE].set_index("encoder")
     floor = rows.loc["mae"]
     assert floor["from_dominance"] == 0
@@ -523,10 +523,10 @@ def test_a_newcomer_is_studied_beside_the_frozen_panel(world: World, tmp_path: P
     frozen = tables["crs"].set_index(["encoder", "dataset"])["crs"]
     assert (frozen[published.index] == published).all()
     assert tables["crs"]["tier"].notna().all()
-    inputs = replace(newcomer.inputs(), crs=tables["crs"], axes=tables["axes"], reference=reference)
-    assert len(run_study("movers", inputs).table) == 8
+    inputs = newcomer.inputs().having(crs=tables["crs"], axes=tables["axes"], reference=reference)
+    assert len(STUDIES["movers"](inputs).table) == 8
     for name in STUDIES:
-        write_study(tmp_path / "s.parquet", tmp_path / "s.svg", name, run_study(name, inputs))
+        write_study(tmp_path / "s.parquet", tmp_path / "s.svg", name, STUDIES[name](inputs))
     page = report(newcomer, tables, tmp_path / "page.html")
     assert "of the frozen reference; not run here" in page
     # On the leaderboard and on each data set's.
@@ -572,13 +572,15 @@ def test_the_report_names_no_winner_where_the_first_tier_is_shared(
     of_first = pairs["encoder_a"].eq(ranked[0]) | pairs["encoder_b"].eq(ranked[0])
 
     def not_separated(*others: str) -> None:
-        others_apart = ~pairs[["encoder_a", "encoder_b"]].isin(others).any(axis=1)
-        pairs["separated"] = others_apart | ~of_first
+        others_separate = ~pairs[["encoder_a", "encoder_b"]].isin(others).any(axis=1)
+        pairs["separated"] = others_separate | ~of_first
 
     not_separated(*ranked[1:3])
     page = report(world, tables, tmp_path / "shared.html")
-    told = f"{first} is first, but {second} and {third} cannot be separated from it; three encoders"
-    assert told in page
+    reported = (
+        f"{first} is first, but {second} and {third} cannot be separated from it; three encoders"
+    )
+    assert reported in page
     assert "They agree in part." in page
     not_separated(ranked[1])
     page = report(world, tables, tmp_path / "two.html")
