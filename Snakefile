@@ -50,6 +50,6 @@ rule all:
     default_target: True
     input:
         LAYOUT.report,
-        expand(LAYOUT.table, table=["runs", *SCORE_TABLES, "reproduction"]),
+        expand(LAYOUT.table, table=["runs", *SCORE_TABLES, *JOINT_TABLES, "reproduction"]),
         rules.predictions.input if CONFIG.settings["keep_predictions"] else [],
         rules.case_bootstrap.output if CONFIG.settings["bootstrap"]["case_replicates"] else [],

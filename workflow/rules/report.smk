@@ -2,7 +2,7 @@
 
 from crsbench.config.grid import Run
 
-REPORT_TABLES = ["runs", "confidence_bins", *SCORE_TABLES, "reproduction"]
+REPORT_TABLES = ["runs", "confidence_bins", *SCORE_TABLES, *JOINT_TABLES, "reproduction"]
 REPORT_TABLES += ["reliability"] if GRID.recalibrated else []
 
 

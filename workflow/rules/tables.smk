@@ -7,6 +7,7 @@ localrules:
     runs_table,
     score_tables,
     crs,
+    joint_bootstrap,
     freeze_reference,
 
 
@@ -67,6 +68,68 @@ rule score_tables:
 rule crs:
     input:
         rules.score_tables.output.crs,
+
+
+BOOTSTRAP = CONFIG.settings["bootstrap"]
+JOINT_TABLES = (
+    ["joint_bootstrap", "joint_bootstrap_pairs"] if "joint_replicates" in BOOTSTRAP else []
+)
+
+
+# All that a cell's axes are made of, in one pass over its features: one job a cell.
+rule resample:
+    input:
+        manifest=LAYOUT.manifest,
+        probes=expand(
+            LAYOUT.probe,
+            seed=CONFIG.seeds,
+            percent=[f"{p:03d}" for p in CONFIG.fractions],
+            allow_missing=True,
+        ),
+        splits=expand(LAYOUT.split, seed=CONFIG.seeds, allow_missing=True),
+        features=features_of_cell,
+        targets=target_manifests,
+    output:
+        LAYOUT.resamples,
+    log:
+        LAYOUT.log("resample", "{encoder}/{dataset}"),
+    conda:
+        "../../envs/cpu.yaml"
+    resources:  # as much as for the probes, which read the same features
+        mem_mb=needs("probes", "mem_mb"),
+        runtime=needs("probes", "runtime"),
+    params:
+        seeds=CONFIG.seeds,
+        fractions=list(CONFIG.fractions),
+        conditions=lambda wc: GRID.conditions(wc.dataset),
+        targets=targets_of_dataset,
+        replicates=BOOTSTRAP.get("joint_replicates", 0),
+    script:
+        "../scripts/resample.py"
+
+
+rule joint_bootstrap:
+    input:
+        runs=table("runs"),
+        axes=table("axes"),
+        scoring=CONFIG.scoring_file,
+        reference=CONFIG.reference_file or [],
+        resamples=[LAYOUT.at(LAYOUT.resamples, **vars(cell)) for cell in GRID.cells],
+    output:
+        table=table("joint_bootstrap"),
+        pairs=table("joint_bootstrap_pairs"),
+    log:
+        LAYOUT.log("tables", "joint_bootstrap"),
+    conda:
+        "../../envs/cpu.yaml"
+    params:
+        **SEEN,
+        cells=[(cell.encoder, cell.dataset) for cell in GRID.cells],
+        shift={name: list(entry.shift) for name, entry in CONFIG.datasets.items()},
+        floors=CONFIG.floors,
+        margin=BOOTSTRAP.get("equivalence_margin", 0.01),
+    script:
+        "../scripts/joint_bootstrap.py"
 
 
 # One run of each ranked encoder: its file holds the digest of the encoder's weights.

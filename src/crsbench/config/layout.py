@@ -79,6 +79,11 @@ class Layout:
         return f"{self.results}/predictions/{{encoder}}/{{dataset}}/seed{{seed}}.parquet"
 
     @property
+    def resamples(self) -> str:
+        """What resamples of the test cases make of a cell's runs."""
+        return f"{self.results}/resamples/{{encoder}}/{{dataset}}.npz"
+
+    @property
     def recalibrated(self) -> str:
         """A cell's tables of recalibration."""
         return f"{self.results}/recalibration/{{encoder}}/{{dataset}}/{{part}}.parquet"

@@ -47,6 +47,32 @@ def headline(crs: pd.DataFrame, pairs: pd.DataFrame, titles: Mapping[str, str]) 
     return f"{titles[leader]} is first, but {others} cannot be separated from it; {tier}"
 
 
+def with_ranks(
+    crs: pd.DataFrame, joint: pd.DataFrame, pairs: pd.DataFrame, titles: Mapping[str, str]
+) -> str:
+    """Who is first, and which ranks that leaves it, over test cases and seeds.
+
+    crs, joint, pairs: the tables `crs`, `joint_bootstrap` and `joint_bootstrap_pairs`.
+    """
+    ranked = _ranked(crs)
+    if ranked.empty:
+        return "No encoder has a score."
+    leader = ranked["encoder"].iloc[0]
+    own = joint[(joint["dataset"] == AGGREGATE) & (joint["encoder"] == leader)]
+    near = ranked[ranked["encoder"].isin(_not_separated(leader, pairs))]
+    if own.empty or len(ranked) < 2:
+        return f"{titles[leader]} has the highest score; there is no other to compare it with."
+    if near.empty:
+        return f"{titles[leader]} leads: it is separated from every other encoder."
+    others = _named(near, titles)
+    if len(near) > 3 or len(others) > LONG:
+        others = f"{_count(len(near))} others"
+    return (
+        f"{titles[leader]} has the highest score, but {others} cannot be separated from it: "
+        f"its rank is between 1 and {int(own['rank_high'].iloc[0])} of {len(ranked)}."
+    )
+
+
 def _not_separated(leader: str, pairs: pd.DataFrame) -> set[str]:
     own = pairs[(pairs["dataset"] == AGGREGATE) & ~pairs["separated"].astype(bool)]
     other = own["encoder_b"].where(own["encoder_a"] == leader, own["encoder_a"])

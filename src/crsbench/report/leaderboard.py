@@ -110,8 +110,10 @@ def marks_of(material: Material, encoder: str, dataset: str = AGGREGATE) -> list
 def _view(material: Material, dataset: str, title: str) -> dict[str, Any]:
     crs = material.tables["crs"]
     own = crs[crs["dataset"] == dataset]
-    intervals = material.tables["bootstrap"]
+    joint = material.tables.get("joint_bootstrap")
+    intervals = material.tables["bootstrap"] if joint is None else joint
     columns = ["encoder", "crs_low", "crs_high", "p_rank1", "p_top3"]
+    columns += [] if joint is None else ["rank_low", "rank_high"]
     own = own.merge(intervals.loc[intervals["dataset"] == dataset, columns], "left", "encoder")
     means = material.seed_means
     measures = means[means["dataset"] == dataset]
@@ -161,6 +163,7 @@ def _row(
         "floor": bool(row["floor"]),
         "marks": marks,
         "tier": None if pd.isna(row["tier"]) else int(row["tier"]),
+        "ranks": ranks_of(row),
         "crs_rank": None if pd.isna(row["crs_rank"]) else int(row["crs_rank"]),
         "auroc_rank": None if pd.isna(row["auroc_rank"]) else int(row["auroc_rank"]),
         "crs": cell("crs", "crs_low", "crs_high"),
@@ -175,6 +178,12 @@ def _row(
     }
 
 
+def ranks_of(row: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The best and the worst rank that the joint bootstrap leaves an encoder, if there is one."""
+    ends = [row.get(name) for name in ("rank_low", "rank_high")]
+    return None if any(pd.isna(end) for end in ends) else (int(ends[0]), int(ends[1]))
+
+
 def _row_without_cell(
     name: str, spec: Mapping[str, Any], marks: list[dict[str, str]]
 ) -> dict[str, Any]:
@@ -185,6 +194,7 @@ def _row_without_cell(
         "floor": spec["group"] == "floor",
         "marks": marks,
         "tier": None,
+        "ranks": None,
         "crs_rank": None,
         "auroc_rank": None,
         "without_cell": NO_CELL,

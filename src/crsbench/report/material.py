@@ -24,7 +24,7 @@ TABLES = (
 )
 """The tables of a run that the report reads, by name."""
 
-OPTIONAL_TABLES = ("reliability",)
+OPTIONAL_TABLES = ("reliability", "joint_bootstrap", "joint_bootstrap_pairs")
 """Those that it reads where the run has them."""
 
 KIND_TITLES = {

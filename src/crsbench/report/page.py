@@ -41,6 +41,7 @@ def write_report(output: Path | str, material: Material) -> None:
             data=_page_data(material),
             headline=_headline(material),
             boards=leaderboards(material),
+            joint="joint_bootstrap" in material.tables,
             axis_titles=AXIS_COLUMNS,
             marks=MARKS,
             group_colours=GROUP_COLOURS,
@@ -123,11 +124,15 @@ def _overlaps(material: Material) -> dict[str, dict[str, str]]:
 
 def _headline(material: Material) -> dict[str, str]:
     crs, titles = material.tables["crs"], material.titles
-    pairs = material.tables["bootstrap_pairs"]
+    joint = material.tables.get("joint_bootstrap")
+    if joint is None:
+        main = headline.headline(crs, material.tables["bootstrap_pairs"], titles)
+    else:
+        main = headline.with_ranks(crs, joint, material.tables["joint_bootstrap_pairs"], titles)
     agreement = material.studies.get("rank_agreement")
     return {
-        "main": headline.headline(crs, pairs, titles),
-        "tier": headline.first_tier(crs, titles),
+        "main": main,
+        "tier": headline.first_tier(crs, titles) if joint is None else "",
         "leaders": headline.by_auroc(crs, titles),
         "agreement": agreement.sentence if agreement else "",
     }

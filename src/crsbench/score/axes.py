@@ -7,7 +7,10 @@ encoders are in the table.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from crsbench.core.names import AGGREGATE, CLEAN, SEED_MEAN
@@ -20,6 +23,8 @@ CORE = "macro_auroc_core"
 BOTH_SIDES = ("source_macro_auroc", "target_macro_auroc")
 """Of a run on a shift target: the clean and the target's macro-AUROC over the same classes."""
 RUN_KEY = ["encoder", "dataset", "seed", "condition", "percent"]
+
+Value = Any  # a float, or an array of floats
 
 RunKey = tuple[str, int]
 """Condition and percent of labels of a run within one encoder, data set and seed."""
@@ -100,7 +105,7 @@ def axes_table(
         raise ValueError(f"{AGGREGATE!r} is reserved and cannot be the name of a data set")
     records = []
     for dataset, of_dataset in runs.groupby("dataset", sort=True):
-        plan = _Plan.of(of_dataset, shift_targets.get(str(dataset), ()))
+        plan = Plan.of(of_dataset, shift_targets.get(str(dataset), ()))
         for encoder, of_encoder in of_dataset.groupby("encoder", sort=True):
             ids = {"encoder": encoder, "dataset": dataset}
             by_seed = dict(iter(of_encoder.groupby("seed")))
@@ -114,7 +119,7 @@ def finish_axes(measures: pd.DataFrame, scoring: Scoring) -> pd.DataFrame:
     """Add the rows of seed means and the normalised axes to the measures of single seeds."""
     means = [
         {"encoder": encoder, "dataset": dataset, "seed": SEED_MEAN}
-        | {name: _mean(of_pair[name]) for name in MEASURES}
+        | {name: _mean(of_pair[name].tolist()) for name in MEASURES}
         | {"missing": _join(zip(of_pair["seed"], of_pair["missing"], strict=True))}
         for (encoder, dataset), of_pair in measures.sort_values("seed").groupby(
             ["encoder", "dataset"], sort=True
@@ -132,7 +137,7 @@ def finish_axes(measures: pd.DataFrame, scoring: Scoring) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """What the runs of one data set, over all its encoders, consist of."""
 
     seeds: list[int]
@@ -142,7 +147,7 @@ class _Plan:
     targets: list[str]
 
     @classmethod
-    def of(cls, runs: pd.DataFrame, targets: Iterable[str]) -> "_Plan":
+    def of(cls, runs: pd.DataFrame, targets: Iterable[str]) -> "Plan":
         targets = sorted(targets)
         percents = runs.loc[(runs["condition"] == CLEAN) & (runs["percent"] < 100), "percent"]
         conditions = set(runs.loc[runs["percent"] == 100, "condition"])
@@ -153,6 +158,16 @@ class _Plan:
             targets=targets,
         )
 
+    @classmethod
+    def by_dataset(
+        cls, runs: pd.DataFrame, shift_targets: Mapping[str, Sequence[str]]
+    ) -> dict[str, "Plan"]:
+        """By data set of the table of runs."""
+        return {
+            str(dataset): cls.of(rows, shift_targets.get(str(dataset), ()))
+            for dataset, rows in runs.groupby("dataset", sort=True)
+        }
+
     @property
     def runs(self) -> list[RunKey]:
         """The runs that the measures of one encoder and seed need."""
@@ -162,7 +177,7 @@ class _Plan:
         ]
 
 
-def _measures(runs: pd.DataFrame | None, plan: _Plan) -> dict[str, float | str | None]:
+def _measures(runs: pd.DataFrame | None, plan: Plan) -> dict[str, float | str | None]:
     """Measures of one encoder, data set and seed, and why any is missing."""
     auroc: dict[RunKey, float] = {}
     on_both_sides: dict[RunKey, float] = {}
@@ -175,32 +190,51 @@ def _measures(runs: pd.DataFrame | None, plan: _Plan) -> dict[str, float | str |
             source, target = (runs[name] for name in BOTH_SIDES)
             on_both_sides = dict(zip(keys, map(float, source - target), strict=True))
     clean = auroc.get((CLEAN, 100), math.nan)
-    # AUROC_f / AUROC_100 of each fraction f; AUROC_clean − AUROC_condition of each degradation;
     # AUROC_source − AUROC_target, over the classes of both, of each shift target.
-    retained = [
-        auroc.get((CLEAN, percent), math.nan) / clean if clean else math.nan
-        for percent in plan.percents
-    ]
-    degraded = [clean - auroc.get((name, 100), math.nan) for name in plan.degraded]
     shifted = [
         on_both_sides.get((name, 100), clean - auroc.get((name, 100), math.nan))
         for name in plan.targets
     ]
-    parts = {"mean_drop": _mean(degraded), "worst_drop": _worst(degraded)} if degraded else {}
-    parts |= {"shift_drop": _mean(shifted)} if shifted else {}
+    found = measures_of(auroc, ece, shifted, plan)
+    return {**found, "missing": _why_missing(auroc, ece, shifted, plan)}
+
+
+def measures_of(
+    auroc: Mapping[RunKey, Value], ece: Value, shifted: Sequence[Value], plan: Plan
+) -> dict[str, Value]:
+    """The measures of a cell from its macro-AUROCs, ECE and drops to the shift targets.
+
+    Values are numbers, or arrays of one shape (a value for each replicate and seed).
+
+    Args:
+        auroc: macro-AUROC by condition and percent of labels; what is absent counts as undefined.
+        ece: on the clean test set, at 100 % of the labels.
+        shifted: the drop to each of the plan's targets.
+    """
+    clean = auroc.get((CLEAN, 100), math.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # AUROC_f / AUROC_100 of each fraction f, undefined where AUROC_100 is 0
+        by = np.where(np.equal(clean, 0.0), math.nan, clean)
+        retained = [auroc.get((CLEAN, percent), math.nan) / by for percent in plan.percents]
+    # AUROC_clean − AUROC_condition of each degradation
+    degraded = [clean - auroc.get((name, 100), math.nan) for name in plan.degraded]
+    parts: dict[str, Value] = {}
+    if degraded:
+        parts |= {"mean_drop": _mean(degraded), "worst_drop": reduce(np.maximum, degraded)}
+    if shifted:
+        parts |= {"shift_drop": _mean(shifted)}
     absent = {"mean_drop": math.nan, "worst_drop": math.nan, "shift_drop": math.nan}
     return {
         "macro_auroc": clean,
         "ece": ece,
         "retention": _mean(retained),
         **(absent | parts),
-        "drop": _mean(parts.values()),
-        "missing": _why_missing(auroc, ece, shifted, plan),
+        "drop": _mean(list(parts.values())),
     }
 
 
 def _why_missing(
-    auroc: Mapping[RunKey, float], ece: float, shifted: Sequence[float], plan: _Plan
+    auroc: Mapping[RunKey, float], ece: float, shifted: Sequence[float], plan: Plan
 ) -> str | None:
     reasons = []
     if not plan.percents:
@@ -226,15 +260,9 @@ def _why_missing(
     return "; ".join(reasons) or None
 
 
-def _mean(values: Iterable[float]) -> float:
+def _mean(values: Sequence[Value]) -> Value:
     """Mean by plain summation in the given order; NaN of nothing."""
-    values = [float(value) for value in values]
-    return sum(values) / len(values) if values else math.nan
-
-
-def _worst(drops: Sequence[float]) -> float:
-    """The largest drop; NaN if one is missing, since that one might be larger."""
-    return math.nan if any(math.isnan(drop) for drop in drops) else max(drops)
+    return sum(values[1:], values[0]) / len(values) if len(values) else math.nan
 
 
 def _join(reasons: Iterable[tuple[int, str | None]]) -> str | None:
