@@ -476,3 +476,13 @@ def test_a_target_that_nothing_makes_names_the_nearest(target: str, said: str) -
 
 def test_targets_that_are_made_or_there_pass() -> None:
     check_targets(["studies", *MADE], RULES, NAMES, MADE.__contains__)
+
+
+@pytest.mark.parametrize("content", ["", "# nothing yet\n", "---\n"])
+def test_an_empty_registry_has_no_names(
+    content: str, settings: Settings, home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "registry.yaml").write_text(content)
+    wanted = settings("demo") | {"dataset_registry": str(tmp_path / "registry.yaml")}
+    with pytest.raises(UserError, match="Unknown data set"):
+        load_config(wanted, home)

@@ -27,8 +27,9 @@ def read_closed(file: Path | str, schema: str, text: str | None = None) -> Mappi
     text: the file's content where it was read before.
     """
     entries = read_unique_keys(file, text)
-    validate({} if entries is None else entries, schema, str(file))
-    _check_names(entries or {}, file)
+    entries = {} if entries is None else entries  # an empty file
+    validate(entries, schema, str(file))
+    _check_names(entries, file)
     return entries
 
 
