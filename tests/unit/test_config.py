@@ -62,10 +62,11 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
             r"Unknown encoder 'lite0_128'.*did you mean 'lite0_128px'",
         ),
         (_set("datasets", ["phantom_skins"]), r"Unknown data set 'phantom_skins'.*'phantom_skin'"),
-        (_set("fractions", [1, 5]), r"fractions is \[1, 5\]"),
+        (_set("fractions", [1, 5]), r"fractions is \[1, 5\]; allowed is a list that has 100\."),
         (_set("fractions", [0, 100]), r"fractions.0 is 0"),
-        (_set("seeds", [0, 0]), r"seeds is \[0, 0\]"),
-        (_set("seeds", []), r"seeds is \[\]"),
+        (_set("seeds", [0, 0]), r"seeds is \[0, 0\]; allowed is each value once"),
+        (_set("seeds", []), r"seeds is \[\]; allowed is a list of 1 or more values"),
+        (_set("encoders", ["LITE0_128PX"]), r"did you mean 'lite0_128px'"),
         (_set("splits.test", 1.0), r"splits.test is 1.0"),
         (_set("extraction.device", "gpu"), r"extraction.device is \"gpu\".*allowed: cpu, cuda"),
         (_set("perturbations.jpeg", [0]), r"perturbations.jpeg.0 is 0"),
@@ -173,6 +174,9 @@ DATASET = {
             {**DATASET, "columns": {"id": "id", "path": "p"}},
             r"either `label`.*or `labels`",
         ),
+        ("dataset", {**DATASET, "label_map": {"a": "b"}}, r"maps its class 'a' to 'b'"),
+        ("dataset", {**DATASET, "label_map": {True: "a"}}, r"the key True, .* quotation marks"),
+        ("dataset", {**DATASET, "label_map": {"A": "c"}}, r"names 'c', which is none of its"),
         ("dataset", {**DATASET, "shift": ["nowhere"]}, r"Unknown shift target 'nowhere'"),
         ("dataset", {**DATASET, "shift": ["jpeg-1"]}, r"Unknown shift target 'jpeg-1'"),
     ],
@@ -472,3 +476,13 @@ def test_a_target_that_nothing_makes_names_the_nearest(target: str, said: str) -
 
 def test_targets_that_are_made_or_there_pass() -> None:
     check_targets(["studies", *MADE], RULES, NAMES, MADE.__contains__)
+
+
+@pytest.mark.parametrize("content", ["", "# nothing yet\n", "---\n"])
+def test_an_empty_registry_has_no_names(
+    content: str, settings: Settings, home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "registry.yaml").write_text(content)
+    wanted = settings("demo") | {"dataset_registry": str(tmp_path / "registry.yaml")}
+    with pytest.raises(UserError, match="Unknown data set"):
+        load_config(wanted, home)

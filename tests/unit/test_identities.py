@@ -53,6 +53,21 @@ def groups_of(entry: DatasetEntry, root: Path) -> list[str]:
         ("p7.0", "p7"),
         ("12.00", "12"),
         ("１２", "12"),
+        ("\u0661\u0662", "12"),
+        ("1e3", "1000"),
+        ("1,000", "1000"),
+        ("12,0", "12"),
+        ("+12", "12"),
+        ("p\u20117", "p-7"),
+        ("p\u22127", "p-7"),
+        ("'p7", "p7"),
+        ('="p7"', "p7"),
+        ("p7;", "p7"),
+        ("p\u202a7", "p7"),
+        ("p\x017", "p7"),
+        ("\u0130z7", "iz7"),
+        ("IZ\u0131R", "izir"),
+        ("M\u00fc7", "Mu\u03087"),
     ],
 )
 def test_names_that_differ_by_mistake_fold_to_one(one: str, other: str) -> None:
@@ -68,6 +83,10 @@ def test_names_that_differ_by_mistake_fold_to_one(one: str, other: str) -> None:
         ("1.2.3.0", "1.2.3"),
         ("p_1", "p1"),
         ("0", "00x"),
+        ("1,112", "111,2"),
+        ("p1e3", "p1000"),
+        ("-7", "7"),
+        ("12e", "12"),
     ],
 )
 def test_names_that_differ_stay_separate(one: str, other: str) -> None:
@@ -150,6 +169,33 @@ def test_a_placeholder_is_no_patient_unless_the_entry_says_so(
 def test_a_cell_of_space_is_an_image_without_patient(table_entry: Entry, tmp_path: Path) -> None:
     root = table_of(tmp_path / "small", ["p1", " ", "\u00a0", ""])
     assert groups_of(table_entry(columns=COLUMNS), root) == ["p1", "i001", "i002", "i003"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("N.A", "n-a", "(unknown)", "[Unknown]", "unknown_id", "Not applicable", "not recorded"),
+        *("unbekannt", "#NAME?", "#DIV/0!", "\\N", "***", "~", "XXXX", "0.0", "-1.0", "-9"),
+    ],
+)
+def test_marks_and_words_that_say_unknown_are_no_name(text: str) -> None:
+    assert placeholders(pd.Series(["p1", "p1", text, "p2"])) == {text: 1}
+
+
+@pytest.mark.parametrize("text", ["#7", "p-1", "x1", "anna", "Nat2", "ref"])
+def test_names_with_marks_are_names(text: str) -> None:
+    assert placeholders(pd.Series(["p1", "p1", text, "p2"])) == {}
+
+
+def test_the_one_negative_number_is_no_patient() -> None:
+    assert placeholders(pd.Series(["1", "1", "2", "-9", "-9"])) == {"-9": 2}
+    assert placeholders(pd.Series(["-8", "-9", "2"])) == {}
+
+
+def test_a_separate_accent_is_shown_by_its_escape(table_entry: Entry, tmp_path: Path) -> None:
+    root = table_of(tmp_path / "small", ["M\u00fc", "Mu\u0308", "z9"])
+    with pytest.raises(UserError, match=r"'M\u00fc'.*'Mu\\u0308'|'Mu\\u0308'.*'M\u00fc'"):
+        read_images(table_entry(columns=COLUMNS), root)
 
 
 def test_a_numbering_may_begin_with_nought() -> None:

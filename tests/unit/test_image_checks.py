@@ -351,3 +351,20 @@ def test_a_copy_cropped_to_its_centre_is_named(
     assert [*found] == ["cropped to the centre"]
     pairs = [pair["images"] for pair in found["cropped to the centre"]["listed"]]
     assert pairs == [sorted(["k003", name])]
+
+
+def test_14_bits_among_16_are_dark_at_their_brightest(table_entry: Entry, tmp_path: Path) -> None:
+    deep = {f"i{k}.png": film(k).astype(np.uint16) * 257 for k in range(24)}
+    deep["i5.png"] = np.where(film(5) > 60, 2**14 - 1, 0).astype(np.uint16)
+    found = audited(tmp_path, deep, table_entry())["files"]
+    assert found["dark"]["listed"] == ["i5"]
+
+
+@pytest.mark.parametrize("factor", [1 / 255, -3.0])
+def test_values_that_are_no_16_bit_numbers_are_refused_with_their_range(
+    tmp_path: Path, factor: float
+) -> None:
+    file = tmp_path / "i.tif"
+    Image.fromarray(film(0).astype(np.float32) * np.float32(factor)).save(file)
+    with pytest.raises(UserError, match=r"mode F go from .* to .*; allowed are whole numbers"):
+        decode(file, LIMIT)

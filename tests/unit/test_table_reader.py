@@ -360,3 +360,66 @@ def test_a_missing_image_names_its_look_alike(
     with pytest.raises(UserError) as error:
         manifest_of(tmp_path / "out/manifest.parquet", table_entry(), table.parent)
     assert f"'{path}' (the file is missing; '{there}' is there)" in str(error.value)
+
+
+@pytest.mark.parametrize("other", ["LABEL", "la\u200bbel", "label.1"])
+def test_a_column_that_is_there_twice_but_for_its_spelling_is_refused(
+    table_entry: Entry, image_set: ImageSet, tmp_path: Path, other: str
+) -> None:
+    table = image_set(tmp_path, rows("a", "b", **{other: ["b", "a"]}))
+    with pytest.raises(UserError, match="one but for their spelling"):
+        read_images(table_entry(), table.parent)
+    renamed = table_entry(columns={"id": "id", "path": "path", "label": other})
+    assert other != "label.1" or len(read_images(renamed, table.parent).frame) == 2
+
+
+@pytest.mark.parametrize("other", ["pa", "P A", "'PA'"])
+def test_a_value_that_only_its_spelling_keeps_from_where_is_refused(
+    table_entry: Entry, image_set: ImageSet, tmp_path: Path, other: str
+) -> None:
+    table = image_set(tmp_path, rows("a", "b", "a", view=["PA", other, "AP"]))
+    with pytest.raises(UserError, match=r"column 'view' .* in `where` of data set 'small'"):
+        read_images(table_entry(where={"view": "PA"}), table.parent)
+    both = read_images(table_entry(where={"view": [" PA ", other]}), table.parent)
+    assert both.frame["image_id"].tolist() == ["i0", "i1"]
+    kept = table_entry(where={"view": "PA"}, similar_names="keep")
+    assert read_images(kept, table.parent).frame["image_id"].tolist() == ["i0"]
+
+
+@pytest.mark.parametrize("key", ["id", "path", "patient"])
+def test_a_line_break_within_a_name_is_refused(
+    table_entry: Entry, image_set: ImageSet, tmp_path: Path, key: str
+) -> None:
+    table = image_set(tmp_path, rows("a", "b", patient=["p", "q"], note=["x\ny", "z"]))
+    frame = pd.read_csv(table)
+    entry = table_entry(columns={**COLUMNS, "group": "patient"})
+    assert len(read_images(entry, table.parent).frame) == 2  # free text may have line breaks
+    frame.loc[1, key] = "p\n1"
+    frame.to_csv(table, index=False)
+    with pytest.raises(UserError, match=rf"column '{key}' has the value .*with a line break"):
+        read_images(entry, table.parent)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "it is empty"),
+        (b"\xef\xbb\xbf \n", "it is empty"),
+        ("id,path".encode("utf-32"), "UTF-32"),
+        (b"\n\nid,path,label\n", "its first line is empty"),
+    ],
+)
+def test_a_file_that_holds_no_table_says_what_it_is(
+    table_entry: Entry, tmp_path: Path, content: bytes, said: str
+) -> None:
+    (tmp_path / "table.csv").write_bytes(content)
+    with pytest.raises(UserError, match=said):
+        read_images(table_entry(), tmp_path)
+
+
+def test_an_old_end_of_file_mark_is_no_row(
+    table_entry: Entry, image_set: ImageSet, tmp_path: Path
+) -> None:
+    table = image_set(tmp_path, rows("a", "b"))
+    table.write_bytes(table.read_bytes() + b"\x1a")
+    assert len(read_images(table_entry(), table.parent).frame) == 2

@@ -42,9 +42,21 @@ def check_label_rules(entry: DatasetEntry, file: Path) -> None:
         raise UserError(
             f"{file}: excluded_classes of data set '{entry.name}' leaves none of its classes."
         )
+    for name in label_map:
+        if isinstance(name, bool) or name is None:
+            raise UserError(
+                f"{file}: label_map of data set '{entry.name}' has the key {name}, which YAML does "
+                "not read as text; write what stands in the table in quotation marks."
+            )
     taken = [*label_map.values(), *label_map]
     if entry.spec.get("reader") == "table":  # one's own table may spell a class in several ways
-        taken = [*set(label_map.values()), *label_map]
+        for name, label in label_map.items():
+            if name in entry.classes and name != label:
+                raise UserError(
+                    f"{file}: label_map of data set '{entry.name}' maps its class '{name}' to "
+                    f"'{label}'; allowed are names that are no class of its own."
+                )
+        taken = []
     twice = sorted({name for name in entry.classes if taken.count(name) > 1})
     if twice:
         raise UserError(

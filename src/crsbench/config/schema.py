@@ -27,8 +27,9 @@ def read_closed(file: Path | str, schema: str, text: str | None = None) -> Mappi
     text: the file's content where it was read before.
     """
     entries = read_unique_keys(file, text)
-    validate({} if entries is None else entries, schema, str(file))
-    _check_names(entries or {}, file)
+    entries = {} if entries is None else entries  # an empty file
+    validate(entries, schema, str(file))
+    _check_names(entries, file)
     return entries
 
 
@@ -178,7 +179,23 @@ def _explain(error: ValidationError) -> str:
         return f"{place} is {json.dumps(error.instance)}{hint}; allowed: {allowed}."
     if error.validator == "type":
         return f"{place} is {json.dumps(error.instance, default=str)}{_type_hint(error)}."
+    if error.validator in LISTS:
+        wanted = LISTS[error.validator].format(_contained(error))
+        return f"{place} is {json.dumps(error.instance, default=str)}; allowed is {wanted}."
     return f"{place} is {json.dumps(error.instance, default=str)}: {error.message}."
+
+
+LISTS = {
+    "contains": "a list that has {}",
+    "minItems": "a list of {} or more values",
+    "uniqueItems": "each value once",
+}
+"""What is asked of a list as a whole, in the words of the messages."""
+
+
+def _contained(error: ValidationError) -> Any:
+    value = error.validator_value
+    return value["const"] if isinstance(value, Mapping) else value
 
 
 TYPES = {
@@ -203,7 +220,7 @@ def _type_hint(error: ValidationError) -> str:
             number = f"{digits}{rest if len(rest) > 1 else '.0'}e{sign or '+'}{exponent}"
             return f"{allowed}, and YAML reads this as text: write {number}"
         return f"{allowed}, without quotation marks" if _is_number(value) else allowed
-    if not isinstance(value, str | list | dict) and "string" in wanted:
+    if value is not None and not isinstance(value, str | list | dict) and "string" in wanted:
         return f'{allowed}: write "{value}"'
     return allowed
 

@@ -30,8 +30,9 @@ def degraded_conditions(levels: Mapping[str, Sequence[float]]) -> list[str]:
 
 
 def nearest(name: str, known: Mapping[str, Any] | Sequence[Any]) -> str:
-    close = difflib.get_close_matches(name, [str(k) for k in known], n=1, cutoff=0.5)
-    return f" (did you mean '{close[0]}'?)" if close else ""
+    by_fold = {str(k).casefold(): str(k) for k in known}
+    close = difflib.get_close_matches(name.casefold(), by_fold, n=1, cutoff=0.5)
+    return f" (did you mean '{by_fold[close[0]]}'?)" if close else ""
 
 
 def number(value: float | None) -> str:

@@ -16,6 +16,7 @@ from crsbench.data.manifest import Manifest, conflicting, read_manifest
 from crsbench.data.near_duplicates import cropped_pairs, near_pairs, turned_pairs
 from crsbench.data.readers import UNKNOWN_GROUP
 from crsbench.data.readers.identities import (
+    HOW,
     LARGEST_GROUP,
     giant_groups,
     placeholders,
@@ -139,8 +140,8 @@ def _notices_of_groups(manifest: Manifest) -> list[str]:
 
 def _notices_of_spelling(manifest: Manifest) -> list[str]:
     return [
-        f"{column} has {len(sets)} names that differ in case, spaces, leading zeros or a final .0 "
-        f"only, such as {' and '.join(map(quoted, sets[0]))}."
+        f"{column} has {len(sets)} names that differ only in {HOW}, "
+        f"such as {' and '.join(map(quoted, sets[0]))}."
         for column, sets in _spelled_alike(manifest).items()
         if sets
     ]

@@ -19,9 +19,9 @@ TAIL = 0.005
 BLACK, WHITE = 5, 250
 """Up to which grey value a pixel is black, and from which it is white."""
 
-DARK, BRIGHT, NARROW = 64, 192, 32
+DARK, BRIGHT, NARROW = 65, 192, 32
 """An image is dark with no value from DARK on, bright with none below BRIGHT, and narrow with fewer
-than NARROW values from its darkest to its brightest."""
+than NARROW values from its darkest to its brightest. 14 bits read as 16 become 64 at most."""
 
 SATURATED, ALL_BLACK = 0.5, 0.9
 """The share of white pixels, and of black ones, from which an image is saturated."""

@@ -105,7 +105,10 @@ def _eight_bit(image: Image.Image, scaling: Scaling) -> Image.Image:
     """Scale 16-bit grey (0 to 2^bits − 1) to 8 bit, rounded to nearest."""
     values = np.asarray(image)
     if image.mode == "F" or values.min() < 0 or values.max() > 2**DEEP_BITS - 1:
-        raise ValueError(f"mode {image.mode} with values beyond 16 bit is not supported")
+        raise ValueError(
+            f"its values of mode {image.mode} go from {values.min():g} to {values.max():g}; "
+            f"allowed are whole numbers of 0 to {2**DEEP_BITS - 1}"
+        )
     if values.max() > scaling.full:
         raise ValueError(
             f"its largest value is {values.max()}; allowed with bits: {scaling.bits} is at most "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
+from decimal import Decimal
 from pathlib import Path
 
 import pandas as pd
@@ -12,27 +13,41 @@ import pandas as pd
 from crsbench.config.model import DatasetEntry
 from crsbench.core.errors import UserError
 
-INVISIBLE = "\u00ad\u200b-\u200f\u2060\ufeff"
-"""Characters without width, as a class of a regular expression; U+FEFF is the byte order mark."""
+INVISIBLE = (
+    r"\x00-\x08\x0e-\x1f\x7f\u00ad\u061c\u180e\u200b-\u200f"
+    + r"\u202a-\u202e\u2060-\u2069\ufe00-\ufe0f\ufeff"
+)
+"""Characters without width, controls too, as a class of a regular expression; U+FEFF is the byte
+order mark."""
+
+DASHES = r"[\u2010-\u2015\u2212]"
+"""What text processors write in place of a hyphen, and the minus sign."""
 
 MISSING = frozenset(
     {
-        *("nan", "na", "n/a", "n.a.", "#n/a", "<na>", "nat", "none", "null", "nil", "(null)"),
-        *("unknown", "unk", "not known", "unspecified", "not specified", "undefined", "missing"),
-        *("not available", "unavailable", "anonymous", "anonymized", "anonymised", "anon", "tbd"),
-        *("empty", "blank", "-", "--", "---", "\u2013", "\u2014", ".", "..", "?", "??", "_", "*"),
-        *("/", "\\n", "#ref!", "#value!", "no id", "noid", "patient"),
+        *("nan", "na", "nat", "none", "null", "nil", "unknown", "unk", "notknown", "notapplicable"),
+        *("unspecified", "notspecified", "undefined", "missing", "notavailable", "unavailable"),
+        *("notrecorded", "notstated", "anonymous", "anonymized", "anonymised", "anon", "tbd"),
+        *("redacted", "removed", "hidden", "dummy", "empty", "blank", "noid", "patient", "false"),
+        *("unknownpatient", "patientunknown", "unknownid", "idunknown", "novalue", "nodata"),
+        *("unbekannt", "inconnu", "desconocido", "desconhecido", "sconosciuto", "onbekend"),
     }
 )
-"""Folded texts that stand for a name that is not known."""
+"""The letters and digits of texts that stand for a name that is not known."""
 
-MISSING_NUMBER = re.compile(r"-?0+|-1|-?9{2,}")
-"""Numbers that may stand for it: 0, -1, 99, 999, …"""
+SPREADSHEET_ERROR = re.compile(r"#[a-z0-9/]+[!?]|\\n|x{3,}")
+"""Further such texts: #REF!, #DIV/0!, a database's \\N, XXX."""
+
+MISSING_NUMBER = re.compile(r"(-?0+|-[1-9]|-?9{2,})(\.0*)?")
+"""Numbers that may stand for it: 0, -1, -9, 99, 999, …"""
 
 ROUNDED = re.compile(r"\d([.,]\d+)?e\+\d+", re.IGNORECASE)
 """A long number after a spreadsheet has rounded it: 1.23E+12."""
 
 NUMBER = re.compile(r"[-+]?\d+([.]\d*)?")
+
+HOW = "case, spaces, dashes, marks around, leading zeros, a final .0 or the form of a number"
+"""What `folded` takes away, for a sentence."""
 
 OUTSTANDING = 2
 """A number stands for "not known" where it has more than so many times the next group's images."""
@@ -47,13 +62,26 @@ LARGEST_GROUP = 0.2
 def folded(name: str) -> str:
     """A name without what people vary by mistake: case, spaces, leading zeros, a final `.0`.
 
-    Space between two digits stays one space (`1 12` is not `11 2`), zeros behind a point stay
-    (`1.05` is not `1.5`). Full-width and ligature forms fold by Unicode's NFKC.
+    So are the form of a dash, quotation marks about a name, and how a number is written (`1e3`,
+    `1,000`, `+7`). Space between two digits stays one space (`1 12` is not `11 2`), zeros behind a
+    point stay (`1.05` is not `1.5`). Full-width and ligature forms fold by Unicode's NFKC, digits
+    of other scripts to 0-9, and the Turkish i's to one.
     """
-    plain = re.sub(f"[{INVISIBLE}]", "", unicodedata.normalize("NFKC", name)).casefold().strip()
+    plain = unicodedata.normalize("NFKC", re.sub(f"[{INVISIBLE}]", "", name)).casefold()
+    plain = plain.replace("i\u0307", "i").replace("\u0131", "i")
+    plain = "".join(str(unicodedata.decimal(char, char)) for char in plain)
+    plain = re.sub(DASHES, "-", plain).strip(AROUND_NAMES)
     plain = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", plain)
-    plain = re.sub(r"(?<![\d.])0+(?=\d)", "", plain)
-    return re.sub(r"^([^.]*\d)\.0+$", r"\1", plain)
+    if re.fullmatch(r"\d{1,3}(,\d{3})+", plain):
+        plain = plain.replace(",", "")
+    if re.fullmatch(r"\d+(\.\d+)?e\+?\d{1,2}", plain):
+        plain = format(Decimal(plain), "f")
+    plain = re.sub(r"(?<![\d.])0+(?=\d)", "", re.sub(r"^\+(?=\d)", "", plain))
+    return re.sub(r"^([^.,]*\d)[.,]0+$", r"\1", plain)
+
+
+AROUND_NAMES = " \t\r\n'\"=;,:`\u2018\u2019\u201c\u201d\u201e"
+"""What stands about a name in exports: quotation marks, a spreadsheet's = and ', separators."""
 
 
 def spelled_alike(names: Iterable[str]) -> list[list[str]]:
@@ -64,21 +92,29 @@ def spelled_alike(names: Iterable[str]) -> list[list[str]]:
     return [alike for alike in by_fold.values() if len(alike) > 1]
 
 
+def says_missing(name: str) -> bool:
+    """Whether a text stands for a name that is not known, whatever marks stand in it."""
+    plain = name.casefold()
+    word = "".join(filter(str.isalnum, plain))
+    return not word or word in MISSING or bool(SPREADSHEET_ERROR.fullmatch(plain))
+
+
 def placeholders(groups: pd.Series) -> dict[str, int]:
     """The group names (n,) that say "not known", each with its number of images.
 
     A text that says so always counts. A number such as 0 or 999 counts where the other names are
-    no numbers, or where it has more than twice the images of every other group: a numbering may
-    begin with 0.
+    no numbers, where it alone is negative, or where it has more than twice the images of every
+    other group: a numbering may begin with 0.
     """
     sizes = groups[groups != ""].value_counts()
-    texts = [name for name in sizes.index if " ".join(name.casefold().split()) in MISSING]
+    texts = [name for name in sizes.index if says_missing(name)]
     others = sizes.drop(texts)
     numeric = all(NUMBER.fullmatch(name) for name in others.index)
     numbers = []
     for name in filter(MISSING_NUMBER.fullmatch, others.index):
         next_size = others.drop(name).to_numpy().max(initial=0)
-        if not numeric or others[name] > OUTSTANDING * next_size:
+        alone = name.startswith("-") and not any(others.drop(name).index.str.startswith("-"))
+        if not numeric or alone or others[name] > OUTSTANDING * next_size:
             numbers.append(name)
     return {name: int(sizes[name]) for name in sorted([*texts, *numbers])}
 
@@ -104,10 +140,9 @@ def check_spelling(entry: DatasetEntry, names: pd.Series, what: str, file: Path)
     alike = spelled_alike(names)
     if alike:
         raise UserError(
-            f"{file}: the {what} {' and '.join(map(quoted, alike[0]))} differ only in case, "
-            f"spaces, leading zeros or a final .0 ({len(alike)} such cases); write one name in one "
-            f"way, or set similar_names: keep in the entry of data set '{entry.name}' if they are "
-            "different."
+            f"{file}: the {what} {' and '.join(map(quoted, alike[0]))} differ only in {HOW} "
+            f"({len(alike)} such cases); write one name in one way, or set similar_names: keep in "
+            f"the entry of data set '{entry.name}' if they are different."
         )
     rounded = sorted(name for name in set(names) if ROUNDED.fullmatch(name))
     if rounded:
@@ -149,5 +184,6 @@ def check_giant_groups(entry: DatasetEntry, groups: pd.Series) -> None:
 
 
 def quoted(name: str) -> str:
-    """A name in quotation marks, with escapes for what can't be seen."""
-    return f"'{name}'" if name.isprintable() else ascii(name)
+    """A name in quotation marks, with escapes for what can't be seen, such as a separate accent."""
+    seen = name.isprintable() and unicodedata.is_normalized("NFC", name)
+    return f"'{name}'" if seen else ascii(name)

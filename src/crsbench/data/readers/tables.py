@@ -22,11 +22,12 @@ from crsbench.core.errors import UserError
 from crsbench.core.names import nearest
 from crsbench.data.readers.identities import (
     INVISIBLE,
-    MISSING,
     NUMBER,
     check_spelling,
+    folded,
     known_groups,
     quoted,
+    says_missing,
 )
 
 RESERVED = ("image_id", "path", "group", "labels", "content_sha256", "dropped")
@@ -105,6 +106,13 @@ def image_frame(
     only, on groups that stand for "not known" and on paths that leave the root, unless the entry
     allows that.
     """
+    for names in (ids, paths, *([] if groups is None else [groups])):
+        broken = names[names.str.contains(r"[\r\n]")]
+        if len(broken):
+            raise UserError(
+                f"{file}: column '{names.name}' has the value {quoted(broken.iloc[0])}, with a "
+                "line break; allowed there are names on one line."
+            )
     _check_ids(ids, file)
     check_spelling(entry, ids, "image ids", file)
     _check_paths(paths, file, may_leave(entry))
@@ -126,7 +134,7 @@ def select_rows(table: pd.DataFrame, entry: DatasetEntry, file: Path) -> pd.Data
     """
     for name, wanted in entry.spec.get("where", {}).items():
         values = column(table, name, file)
-        allowed = {_plain(text(value)) for value in _listed(wanted)}
+        allowed = {_plain(_stripped(text(value))) for value in _listed(wanted)}
         selected = table[values.map(_plain).isin(allowed)]
         if selected.empty:
             counts = values.value_counts()
@@ -136,10 +144,27 @@ def select_rows(table: pd.DataFrame, entry: DatasetEntry, file: Path) -> pd.Data
                 f"'{name}' for {' or '.join(map(str, _listed(wanted)))}; in the rows that are left "
                 f"the column has: {found or 'nothing'}{', …' if len(counts) > 10 else ''}."
             )
+        _check_where(entry, name, values, allowed, file)
         table = selected
     if table.empty:
         raise UserError(f"{file}: no row is left for data set '{entry.name}'.")
     return table
+
+
+def _check_where(
+    entry: DatasetEntry, name: str, values: pd.Series, allowed: set[str], file: Path
+) -> None:
+    """Refuse values of a column that only their spelling keeps from being selected."""
+    left = sorted(value for value in set(values) - {""} if _plain(value) not in allowed)
+    wanted = {folded(value): value for value in allowed}
+    alike = [value for value in left if folded(value) in wanted]
+    if alike and entry.spec.get("similar_names", "stop") == "stop":
+        raise UserError(
+            f"{file}: column '{name}' has the value {quoted(alike[0])} too, which differs from "
+            f"{quoted(wanted[folded(alike[0])])} in `where` of data set '{entry.name}' only in "
+            "spelling; write one value in one way, list both in `where`, or set similar_names: "
+            "keep in its entry."
+        )
 
 
 def _listed(wanted: Any) -> list[Any]:
@@ -186,7 +211,7 @@ def read_text_table(file: Path) -> pd.DataFrame:
         else:
             table = _read_csv(_content(file))
     except (OSError, ValueError, EOFError, zlib.error, csv.Error, pa.ArrowInvalid) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
+        reason = " ".join((getattr(error, "strerror", None) or str(error)).split()).rstrip(".")
         raise UserError(f"{file} cannot be read as a table: {reason}.") from error
     return table.apply(_tidied) if len(table) else table
 
@@ -211,7 +236,7 @@ def _read_csv(content: bytes) -> pd.DataFrame:
     if twice:
         raise ValueError(f"it has the column {quoted(twice[0])} more than once")
     if not any(header):
-        raise ValueError("it has no header")
+        raise ValueError("its first line is empty; allowed is a line of column names")
     if len(header) == 1 and (found := set(header[0]) & set(";\t|")):
         raise ValueError(f"its cells are separated by {sorted(found)[0]!r}; allowed is a comma")
     rows = []
@@ -231,7 +256,7 @@ def _read_csv(content: bytes) -> pd.DataFrame:
                 f"{len(header)}; look for a comma too many, or a quotation mark"
             )
         if [_stripped(cell) for cell in row] == header:
-            raise ValueError(f"line {line} is the header once more; were tables joined?")
+            raise ValueError(f"line {line} is the header once more, as of tables that were joined")
         for name, cell in zip(header, row, strict=True):
             breaks = cell.count("\n")
             # A cell that swallowed k whole rows holds k line breaks and k times a row's commas.
@@ -251,6 +276,7 @@ OTHER_FILES = {
     b"\x1f\x8b": "a gzipped file; its name must end in .gz",
     b"PAR1": "a Parquet file; its name must end in .parquet",
     b"%PDF": "a PDF",
+    b"\xff\xfe\0\0": "UTF-32 text; save it as UTF-8",
     b"\xff\xfe": "UTF-16 text; save it as UTF-8",
     b"\xfe\xff": "UTF-16 text; save it as UTF-8",
     b"version https://git-lfs": "a Git LFS pointer; fetch the file itself",
@@ -261,6 +287,8 @@ OTHER_FILES = {
 
 def _decoded(content: bytes) -> str:
     start = content.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if not start:
+        raise ValueError("it is empty; allowed is a line of column names and one for each image")
     for first, kind in OTHER_FILES.items():
         if start.startswith(first):
             raise ValueError(f"it is {kind}")
@@ -277,7 +305,7 @@ def _decoded(content: bytes) -> str:
 def _tidied(cells: pd.Series) -> pd.Series:
     """A column without the space around its cells; whole numbers of a numeric one as such."""
     tidy = {cell: _stripped(cell) for cell in cells.unique()}
-    stated = {value for value in tidy.values() if value and value.casefold() not in MISSING}
+    stated = {value for value in tidy.values() if value and not says_missing(value)}
     if stated and all(map(NUMBER.fullmatch, stated)):
         tidy = {cell: WHOLE.sub(r"\1", value) for cell, value in tidy.items()}
     return cells.map(tidy).astype(cells.dtype)
@@ -305,12 +333,24 @@ def column(table: pd.DataFrame, name: str, file: Path) -> pd.Series:
 
 
 def require_columns(table: pd.DataFrame, names: Iterable[str], file: Path) -> None:
-    """Raise UserError naming each column that is absent, and those that there are."""
+    """Raise UserError naming each column that is absent, and those that there are.
+
+    So it does for a column that is there twice, but for its spelling (`dx` and `DX`), or that a
+    program numbered (`dx` and `dx.1`).
+    """
     known = list(table.columns)
     lacking = [name for name in dict.fromkeys(names) if name.strip() not in known]
     if lacking:
         named = ", ".join(f"'{name}'{nearest(name, known)}" for name in lacking)
         raise UserError(f"{file} has no column {named}; it has: {', '.join(known)}.")
+    for name in map(str.strip, names):
+        for other in known:
+            again = re.fullmatch(re.escape(name) + r"\.\d+", other)
+            if other != name and (again or folded(other) == folded(name)):
+                raise UserError(
+                    f"{file} has the columns {quoted(name)} and {quoted(other)}, which are one but "
+                    "for their spelling; keep one of them, or rename the other."
+                )
 
 
 def _check_ids(ids: pd.Series, file: Path) -> None:
@@ -396,7 +436,7 @@ def named_labels(
     """
     renamed = entry.spec.get("label_map", {})
     index = {name: k for k, name in enumerate(entry.classes)}
-    wanted = {**index, **{text(name): index[label] for name, label in renamed.items()}}
+    wanted = {**index, **{_stripped(text(name)): index[k] for name, k in renamed.items()}}
     separator = entry.spec.get("separator", "|") if entry.task == "multilabel" else None
     truth = np.zeros((len(labels), len(entry.classes)), dtype=np.int8)
     for row, label in enumerate(labels):
