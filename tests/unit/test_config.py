@@ -153,7 +153,7 @@ DATASET = {
         (
             "dataset",
             {**DATASET, "reader": "phantom", "phantom": PHANTOM},
-            r"'root' of x has no meaning",
+            r"'columns' of x has no meaning",
         ),
         ("dataset", {**DATASET, "separator": None}, r"x.separator is null"),
         (

@@ -51,7 +51,7 @@ rule features:
         "../scripts/features.py"
 
 
-rule shift_features:
+use rule features as shift_features with:
     input:
         manifest=LAYOUT.manifest.replace("{dataset}", "{target}"),
         encoder=inputs_of_encoder,
@@ -59,20 +59,6 @@ rule shift_features:
         LAYOUT.features.replace("{condition}", "{target}"),
     log:
         LAYOUT.log("features", "{encoder}/{dataset}-{target}"),
-    wildcard_constraints:
-        encoder=any_of(ALONE),
-    conda:
-        "../../envs/gpu.yaml"
-    threads: EXTRACTION["workers"] + 1
-    resources:
-        gpu=int(EXTRACTION["device"] == "cuda"),
-        mem_mb=needs("extraction", "mem_mb"),
-        runtime=needs("extraction", "runtime"),
-    params:
-        made_by=lambda wc: extraction_settings(wc).made_by,
-        settings=extraction_settings,
-    script:
-        "../scripts/features.py"
 
 
 if TOGETHER:

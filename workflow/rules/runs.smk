@@ -59,7 +59,7 @@ rule run:
 
 
 # A rule of its own, since patterns are planned faster than functions.
-rule shift_run:
+use rule run as shift_run with:
     input:
         probe=LAYOUT.probe,
         features=LAYOUT.features.replace("{condition}", "{target}"),
@@ -68,15 +68,6 @@ rule shift_run:
         LAYOUT.run.replace("{condition}", "{target}"),
     log:
         LAYOUT.log("run", "{encoder}/{dataset}/seed{seed}/{target}/frac{percent}"),
-    threads: 0
-    params:
-        excluded_classes=excluded_classes_of,
-    run:
-        from crsbench.evaluation.runs import Run, RunFiles, evaluate_run
-
-        run = Run.named(**wildcards)
-        files = RunFiles(**run_files(run, *input))
-        attempt(log[0], evaluate_run, run, files, output[0], params.excluded_classes)
 
 
 rule runs:
@@ -87,16 +78,10 @@ rule runs:
 rule kept_predictions:
     input:
         probe=LAYOUT.probe.replace("{percent}", "100"),
-        features=lambda wc: [
-            LAYOUT.at(LAYOUT.features, **{**wc, "condition": condition})
-            for condition in GRID.conditions(wc.dataset)
-        ],
+        features=features_of_cell,
         manifest=LAYOUT.manifest,
         split=LAYOUT.split,
-        targets=lambda wc: [
-            LAYOUT.at(LAYOUT.manifest, dataset=target)
-            for target in CONFIG.datasets[wc.dataset].shift
-        ],
+        targets=target_manifests,
     output:
         LAYOUT.predictions,
     log:

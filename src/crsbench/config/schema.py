@@ -146,6 +146,8 @@ def _hint(key: str, known: Mapping[str, Any]) -> str:
 def _explain(error: ValidationError) -> str:
     """One sentence for one schema violation: where, the value found, what is allowed."""
     place = ".".join(str(part) for part in error.path) or "the top level"
+    if error.validator == "not":  # of names of keys: those without use beside the entry's others
+        return f"the key '{error.instance}' of {place} has no meaning beside its other keys."
     if "propertyNames" in error.absolute_schema_path:
         return (
             f"the name {json.dumps(error.instance, ensure_ascii=False, default=str)} is not "
@@ -166,10 +168,6 @@ def _explain(error: ValidationError) -> str:
         missing = [key for key in needed if key not in error.instance]
         keys = [key for key in error.validator_value if key in error.instance]
         return f"{place} has the key '{keys[0]}' and lacks the key {', '.join(map(repr, missing))}."
-    if error.validator == "not":  # keys that have no use beside the entry's others
-        useless = [key for option in error.validator_value["anyOf"] for key in option["required"]]
-        found = [key for key in useless if key in error.instance]
-        return f"the key '{found[0]}' of {place} has no meaning beside its other keys."
     if error.validator == "oneOf":
         allowed = "hub, untrained, {file: …}, {hub: …, file: …} or {package: …, file: …}"
         return f"{place} is {json.dumps(error.instance)}; allowed is {allowed}."

@@ -23,6 +23,7 @@ Rows = list[dict[str, Any]]
 DEFAULT_CHOSEN = 3
 """How many of the best encoders stand out at first, beside the best floor."""
 
+OWN_COLOUR: Spec = {"field": "colour", "type": "nominal", "scale": None}
 CHOSEN = "indexof(chosen, datum.encoder) >= 0"
 SHOWN_PROBABILITY = "datum.probability >= 0.005"
 NAMED = "titles[datum.value]"
@@ -186,10 +187,22 @@ def _params(**values: Any) -> list[Spec]:
     return [{"name": name, "value": value} for name, value in given.items()]
 
 
+def _nominal(field: str, **more: Any) -> Spec:
+    return {"field": field, "type": "nominal", **more}
+
+
+def _quantitative(field: str, **more: Any) -> Spec:
+    return {"field": field, "type": "quantitative", **more}
+
+
 def _y(field: str, title: str, domain: list[float] | None = None, **more: Any) -> Spec:
     # A domain that ends on one of the axis's own ticks: else titles stand at different heights.
     scale: Spec = {"zero": False, "nice": 6} if domain is None else {"domain": domain}
-    return {"field": field, "type": "quantitative", "title": title, "scale": scale, **more}
+    return _quantitative(field, title=title, scale=scale, **more)
+
+
+def _where(test: str, value: str, otherwise: str) -> Spec:
+    return {"condition": {"test": test, "value": value}, "value": otherwise}
 
 
 def _tooltip(*fields: tuple[str, str]) -> list[Spec]:
@@ -221,17 +234,13 @@ def _lines(
         "mark": {"type": "line", "color": "var(--faint)", "strokeWidth": 1, "tooltip": None},
         "encoding": {"detail": detail, **along},
     }
+    dashes = {"domain": [0, 1, 2], "range": [[1, 0], [6, 3], [2, 2]]}
     strong = {
         "transform": [{"filter": f"{where} && {CHOSEN}"}],
         "mark": {"type": "line", "strokeWidth": 2.4},
         "encoding": {
-            "color": {"field": "colour", "type": "nominal", "scale": None},
-            "strokeDash": {
-                "field": "dash",
-                "type": "nominal",
-                "legend": None,
-                "scale": {"domain": [0, 1, 2], "range": [[1, 0], [6, 3], [2, 2]]},
-            },
+            "color": OWN_COLOUR,
+            "strokeDash": _nominal("dash", legend=None, scale=dashes),
             "detail": detail,
             **along,
         },
@@ -239,10 +248,7 @@ def _lines(
     points = {
         "transform": [{"filter": f"{where} && {CHOSEN}"}],
         "mark": {"type": "point", "filled": True, "size": 46, "opacity": 1},
-        "encoding": {
-            "color": {"field": "colour", "type": "nominal", "scale": None},
-            "tooltip": tooltip,
-        },
+        "encoding": {"color": OWN_COLOUR, "tooltip": tooltip},
     }
     return {"encoding": {"x": x, "y": y}, "layer": [faint, *layers, strong, points]}
 
@@ -260,14 +266,9 @@ def _facets(field: str, view: Spec, **more: Any) -> Spec:
 
 
 def _profile_chart() -> Spec:
-    x = {
-        "field": "axis",
-        "type": "nominal",
-        "sort": None,
-        "title": None,
-        "scale": {"type": "point", "padding": 0.25},
-        "axis": {"labelAngle": 0, "labelExpr": "split(datum.label, ' ')"},
-    }
+    scale = {"type": "point", "padding": 0.25}
+    axis = {"labelAngle": 0, "labelExpr": "split(datum.label, ' ')"}
+    x = _nominal("axis", sort=None, title=None, scale=scale, axis=axis)
     tooltip = _tooltip(("axis", "axis"), ("value", "normalised value"))
     y = _y("value", "normalised axis, 1 is best", [0, 1])
     return {
@@ -278,31 +279,19 @@ def _profile_chart() -> Spec:
 
 
 def _slope_chart() -> Spec:
-    x = {
-        "field": "side",
-        "type": "nominal",
-        "sort": ["AUROC", "CRS"],
-        "title": None,
-        "scale": {"type": "point", "padding": 0.1},
-        "axis": {"labelAngle": 0, "orient": "top", "labelFontSize": 13, "labelFontWeight": "bold"},
-    }
-    y = {
-        "field": "rank",
-        "type": "quantitative",
-        "scale": {"reverse": True, "zero": False, "nice": False, "padding": 12},
-        "title": "rank",
-        "axis": {"tickMinStep": 1, "format": "d", "grid": False},
-    }
+    scale: Spec = {"type": "point", "padding": 0.1}
+    axis: Spec = {"labelAngle": 0, "orient": "top", "labelFontSize": 13, "labelFontWeight": "bold"}
+    x = _nominal("side", sort=["AUROC", "CRS"], title=None, scale=scale, axis=axis)
+    scale = {"reverse": True, "zero": False, "nice": False, "padding": 12}
+    axis = {"tickMinStep": 1, "format": "d", "grid": False}
+    y = _quantitative("rank", scale=scale, title="rank", axis=axis)
     view = _lines(x, y, _tooltip(("auroc_rank", "AUROC rank"), ("crs_rank", "CRS rank")))
     names = {
         "mark": {"type": "text", "align": "left", "dx": 9, "limit": 150},
         "transform": [{"filter": "datum.side == 'CRS'"}],
         "encoding": {
-            "text": {"field": "label", "type": "nominal"},
-            "color": {
-                "condition": {"test": CHOSEN, "value": "var(--ink)"},
-                "value": "var(--quiet)",
-            },
+            "text": _nominal("label"),
+            "color": _where(CHOSEN, "var(--ink)", "var(--quiet)"),
         },
     }
     view["layer"].append(names)
@@ -321,14 +310,10 @@ def _slope_chart() -> Spec:
     }
 
 
-def _heat(rows: str, x: Spec, y_field: str, colour: Spec, text: Spec, tooltip: list[Spec]) -> Spec:
-    y = {
-        "field": y_field,
-        "type": "nominal",
-        "title": None,
-        "sort": {"field": "order", "op": "min"},
-        "axis": {"labelExpr": NAMED, "labelLimit": 150, "ticks": False, "domain": False},
-    }
+def _heat(rows: str, x: Spec, y_field: str, colour: Spec, tooltip: list[Spec]) -> Spec:
+    """Coloured cells, whose text is left to the chart."""
+    axis = {"labelExpr": NAMED, "labelLimit": 150, "ticks": False, "domain": False}
+    y = _nominal(y_field, title=None, sort={"field": "order", "op": "min"}, axis=axis)
     return {
         "data": {"name": rows},
         "params": _params(dataset=AGGREGATE),
@@ -336,29 +321,19 @@ def _heat(rows: str, x: Spec, y_field: str, colour: Spec, text: Spec, tooltip: l
         "encoding": {"x": x, "y": y, "tooltip": tooltip},
         "layer": [
             {"mark": {"type": "rect", "cornerRadius": 2}, "encoding": {"color": colour}},
-            {"mark": {"type": "text", "fontSize": 10.5}, "encoding": {"text": text}},
+            {"mark": {"type": "text", "fontSize": 10.5}, "encoding": {"text": {"value": ""}}},
         ],
         "usermeta": {"rows": rows, "rowHeight": 24, "maxWidth": 760},
     }
 
 
 def _rank_heat_map() -> Spec:
-    x = {
-        "field": "rank",
-        "type": "ordinal",
-        "title": "rank",
-        "axis": {"orient": "top", "labelAngle": 0, "ticks": False, "domain": False},
-    }
-    colour = {
-        "field": "probability",
-        "type": "quantitative",
-        "title": None,
-        "scale": {"domain": [0, 1], "range": ["#d9e8f5", "#08519c"]},
-        "legend": None,
-    }
-    text = {"value": ""}
+    axis = {"orient": "top", "labelAngle": 0, "ticks": False, "domain": False}
+    x = {"field": "rank", "type": "ordinal", "title": "rank", "axis": axis}
+    scale = {"domain": [0, 1], "range": ["#d9e8f5", "#08519c"]}
+    colour = _quantitative("probability", title=None, scale=scale, legend=None)
     tooltip = _tooltip(("rank", "rank"), ("probability", "share of resamples"))
-    spec = _heat("rank_probability", x, "encoder", colour, text, tooltip)
+    spec = _heat("rank_probability", x, "encoder", colour, tooltip)
     never = {"mark": {"type": "rect", "cornerRadius": 2, "color": "var(--cell)"}}
     spec["layer"][0]["transform"] = [{"filter": SHOWN_PROBABILITY}]
     spec["layer"].insert(0, never)
@@ -366,41 +341,21 @@ def _rank_heat_map() -> Spec:
         "transform": [{"filter": SHOWN_PROBABILITY}],
         "mark": {"type": "text", "fontSize": 10.5},
         "encoding": {
-            "text": {"field": "probability", "type": "quantitative", "format": ".0%"},
-            "color": {
-                "condition": {"test": "datum.probability > 0.55", "value": "white"},
-                "value": "#10243a",
-            },
+            "text": _quantitative("probability", format=".0%"),
+            "color": _where("datum.probability > 0.55", "white", "#10243a"),
         },
     }
     return spec
 
 
 def _separability_matrix() -> Spec:
-    x = {
-        "field": "encoder_b",
-        "type": "nominal",
-        "title": None,
-        "sort": {"field": "other_order", "op": "min"},
-        "axis": {
-            "orient": "top",
-            "labelExpr": NAMED,
-            "labelLimit": 110,
-            "labelAngle": -50,
-            "ticks": False,
-            "domain": False,
-        },
-    }
-    colour = {
-        "field": "verdict",
-        "type": "nominal",
-        "title": None,
-        "scale": {
-            "domain": ["above", "not separated", "below"],
-            "range": ["#0072B2", "var(--cell)", "#E69F00"],
-        },
-        "legend": {"orient": "bottom", "direction": "horizontal", "symbolType": "square"},
-    }
+    axis: Spec = {"orient": "top", "labelExpr": NAMED, "labelLimit": 110, "labelAngle": -50}
+    axis |= {"ticks": False, "domain": False}
+    x = _nominal("encoder_b", title=None, sort={"field": "other_order", "op": "min"}, axis=axis)
+    colours = {"above": "#0072B2", "not separated": "var(--cell)", "below": "#E69F00"}
+    scale = {"domain": list(colours), "range": list(colours.values())}
+    legend = {"orient": "bottom", "direction": "horizontal", "symbolType": "square"}
+    colour = _nominal("verdict", title=None, scale=scale, legend=legend)
     tooltip = _tooltip(
         ("other", "compared with"),
         ("difference", "difference of CRS"),
@@ -408,7 +363,7 @@ def _separability_matrix() -> Spec:
         ("high", "to"),
         ("verdict", "verdict"),
     )
-    spec = _heat("pairs", x, "encoder_a", colour, {"value": ""}, tooltip)
+    spec = _heat("pairs", x, "encoder_a", colour, tooltip)
     spec["layer"][1]["encoding"] = {
         "text": {
             "condition": [
@@ -417,28 +372,16 @@ def _separability_matrix() -> Spec:
             ],
             "value": "",
         },
-        "color": {
-            "condition": {"test": "datum.verdict == 'above'", "value": "white"},
-            "value": "black",
-        },
+        "color": _where("datum.verdict == 'above'", "white", "black"),
     }
     return spec
 
 
 def _stress_chart() -> Spec:
-    x = {
-        "field": "severity",
-        "type": "quantitative",
-        "title": "severity",
-        "axis": {"values": [0, 1, 2, 3], "labelExpr": "datum.value == 0 ? 'clean' : datum.label"},
-        "scale": {"nice": False},
-    }
-    tooltip = _tooltip(
-        ("kind", "perturbation"),
-        ("severity", "severity"),
-        ("macro_auroc", "macro-AUROC"),
-        ("ece", "ECE"),
-    )
+    axis = {"values": [0, 1, 2, 3], "labelExpr": "datum.value == 0 ? 'clean' : datum.label"}
+    x = _quantitative("severity", title="severity", axis=axis, scale={"nice": False})
+    measures = ("macro_auroc", "macro-AUROC"), ("ece", "ECE")
+    tooltip = _tooltip(("kind", "perturbation"), ("severity", "severity"), *measures)
     chart = _facets("kind", _lines(x, _y("shown", ""), tooltip))
     chart["resolve"] = {"axis": {"x": "independent"}, "scale": {"y": "shared"}}
     chart["spacing"]["column"] = 36
@@ -456,20 +399,16 @@ def _stress_chart() -> Spec:
 
 
 def _label_chart() -> Spec:
-    x = {
-        "field": "percent",
-        "type": "quantitative",
-        "title": "% of the labels",
-        "scale": {"type": "log", "nice": False},
-        "axis": {"values": [1, 5, 10, 25, 100], "format": "d", "grid": False},
-    }
+    scale = {"type": "log", "nice": False}
+    axis = {"values": [1, 5, 10, 25, 100], "format": "d", "grid": False}
+    x = _quantitative("percent", title="% of the labels", scale=scale, axis=axis)
     bars = {
         "transform": [{"filter": CHOSEN}],
         "mark": {"type": "rule", "strokeWidth": 1.2, "opacity": 0.7},
         "encoding": {
-            "y": {"field": "low", "type": "quantitative", "title": "macro-AUROC"},
+            "y": _quantitative("low", title="macro-AUROC"),
             "y2": {"field": "high"},
-            "color": {"field": "colour", "type": "nominal", "scale": None},
+            "color": OWN_COLOUR,
         },
     }
     tooltip = _tooltip(("percent", "% of the labels"), ("auroc", "macro-AUROC"))
@@ -489,26 +428,15 @@ def _reliability_chart() -> Spec:
         "transform": [{"filter": f"datum.state == 'after' && {CHOSEN}"}],
         "mark": {"type": "line", "strokeDash": [2, 3], "strokeWidth": 1.6},
         "encoding": {
-            "color": {"field": "colour", "type": "nominal", "scale": None},
-            "detail": {"field": "encoder", "type": "nominal"},
-            "order": {"field": "bin", "type": "quantitative"},
+            "color": OWN_COLOUR,
+            "detail": _nominal("encoder"),
+            "order": _quantitative("bin"),
         },
     }
     view = _lines(x, y, tooltip, after, order="bin", where="datum.state == 'before'")
-    view["layer"].insert(
-        0,
-        {
-            "data": {
-                "values": [{"confidence": 0, "accuracy": 0}, {"confidence": 1, "accuracy": 1}]
-            },
-            "mark": {
-                "type": "line",
-                "color": "var(--quiet)",
-                "strokeDash": [4, 4],
-                "strokeWidth": 1,
-            },
-        },
-    )
+    ends = [{"confidence": at, "accuracy": at} for at in (0, 1)]
+    mark = {"type": "line", "color": "var(--quiet)", "strokeDash": [4, 4], "strokeWidth": 1}
+    view["layer"].insert(0, {"data": {"values": ends}, "mark": mark})
     view["layer"][-1]["mark"]["size"] = 30
     chart = _facets("dataset", view, labelExpr=NAMED)
     return {"data": {"name": "reliability"}, "params": _params(), **chart}

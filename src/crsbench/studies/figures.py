@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,6 +55,22 @@ def named_points(
         )
     panel.margins(0.12)
     panel.grid(alpha=0.25)
+
+
+def encoder_points(panel: Axes, inputs: Inputs, x: pd.Series, y: pd.Series) -> None:
+    """Two values of each encoder, by which both are indexed."""
+    names = [inputs.label(name) for name in x.index]
+    named_points(panel, x, y, names, [inputs.colour(name) for name in x.index])
+
+
+def dataset_panels(
+    figure: Figure, inputs: Inputs, table: pd.DataFrame, size: tuple[float, float]
+) -> Iterator[tuple[Axes, pd.DataFrame]]:
+    """A titled panel a data set, in the table's order, each with its rows."""
+    parts = table.groupby("dataset", sort=False)
+    for panel, (name, rows) in zip(panels(figure, parts.ngroups, size), parts, strict=True):
+        panel.set_title(inputs.title(str(name)))
+        yield panel, rows
 
 
 def line_style(index: int) -> dict[str, str]:

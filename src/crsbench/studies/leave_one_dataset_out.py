@@ -7,7 +7,7 @@ import pandas as pd
 from crsbench.core.names import AGGREGATE
 from crsbench.metrics.statistics import kendall_tau, spearman_rho
 from crsbench.studies.base import MIN_ENCODERS, mean_by_encoder, number
-from crsbench.studies.figures import Figure, group_legend, named_points, panels
+from crsbench.studies.figures import Figure, encoder_points, group_legend, panels
 from crsbench.studies.inputs import Inputs
 from crsbench.studies.registry import Finding, Study, fields, not_run, study
 
@@ -76,9 +76,7 @@ def _draw(figure: Figure, inputs: Inputs, folds: dict[str, pd.DataFrame]) -> Non
     for panel, (dataset, both) in zip(
         panels(figure, len(folds), (4.2, 4.0)), folds.items(), strict=True
     ):
-        names = [inputs.label(name) for name in both.index]
-        colours = [inputs.colour(name) for name in both.index]
-        named_points(panel, both["others"], both["held_out"], names, colours)
+        encoder_points(panel, inputs, both["others"], both["held_out"])
         panel.set(
             xlabel="mean CRS on the other data sets", ylabel=f"CRS on {inputs.title(dataset)}"
         )

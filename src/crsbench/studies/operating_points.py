@@ -20,7 +20,7 @@ from crsbench.evaluation.cases import CellCases, TestedCases
 from crsbench.metrics.arrays import UNKNOWN
 from crsbench.metrics.statistics import percentile_interval, with_intervals
 from crsbench.studies.base import number
-from crsbench.studies.figures import Figure, dots, line_legend, lines, panels
+from crsbench.studies.figures import Figure, dataset_panels, dots, line_legend, lines
 from crsbench.studies.inputs import Inputs
 from crsbench.studies.registry import TESTED, Finding, Row, Study, fields, not_run, study
 
@@ -318,20 +318,16 @@ def net_benefit(inputs: Inputs) -> Study:
     findings: dict[str, Finding] = {"better": better, "surely_better": surely}
 
     def draw(figure: Figure) -> None:
-        datasets = list(clean["dataset"].unique())
-        for panel, name in zip(panels(figure, len(datasets), (4.4, 3.4)), datasets, strict=True):
-            of = clean[clean["dataset"] == name]
-            target = of["target"].iloc[0]
-            of = of[of["target"] == target]
+        for panel, rows in dataset_panels(figure, inputs, clean, (4.4, 3.4)):
+            target = rows["target"].iloc[0]
+            of = rows[rows["target"] == target]
             lines(panel, inputs, of, "threshold", "net_benefit")
             one = of[of["encoder"] == of["encoder"].iloc[0]]
-            panel.plot(
-                one["threshold"], one["treat_all"], color="black", linewidth=0.8, label="all"
-            )
+            panel.plot(one["threshold"], one["treat_all"], color="black", linewidth=0.8)
             panel.axhline(0, color="black", linewidth=0.5)
             panel.set(xlabel="threshold probability", ylabel="net benefit")
             panel.set_ylim(bottom=-0.05)
-            panel.set_title(f"{inputs.title(name)}: {target}")
+            panel.set_title(f"{panel.get_title()}: {target}")
         line_legend(figure, inputs, clean["encoder"].unique())
 
     return Study(table, sentence, findings, draw)

@@ -14,7 +14,7 @@ from crsbench.metrics.statistics import (
     top_k_overlap,
 )
 from crsbench.studies.base import MIN_ENCODERS, number, too_few
-from crsbench.studies.figures import Figure, group_legend, named_points, panels
+from crsbench.studies.figures import Figure, encoder_points, group_legend, panels
 from crsbench.studies.inputs import Inputs
 from crsbench.studies.registry import Row, Study, fields, not_run, study
 
@@ -54,9 +54,7 @@ def rank_agreement(inputs: Inputs) -> Study:
 
     def draw(figure: Figure) -> None:
         (panel,) = panels(figure, 1, (6, 4.2))
-        names = [inputs.label(name) for name in of_run.index]
-        colours = [inputs.colour(name) for name in of_run.index]
-        named_points(panel, of_run["macro_auroc"], of_run["crs"], names, colours)
+        encoder_points(panel, inputs, of_run["macro_auroc"], of_run["crs"])
         panel.set(xlabel="macro-AUROC (aggregate)", ylabel="CRS (aggregate)")
         group_legend(figure, [inputs.group(name) for name in of_run.index])
 

@@ -18,7 +18,7 @@ from crsbench.metrics.arrays import UNKNOWN
 from crsbench.metrics.calibration_error import top_label
 from crsbench.metrics.statistics import with_intervals
 from crsbench.studies.base import number
-from crsbench.studies.figures import Figure, dots, line_legend, lines, panels
+from crsbench.studies.figures import Figure, dataset_panels, dots, line_legend, lines
 from crsbench.studies.inputs import Inputs
 from crsbench.studies.operating_points import kept_promise, mean_by_condition
 from crsbench.studies.registry import TESTED, Row, Study, fields, not_run, study
@@ -327,12 +327,10 @@ def risk_coverage(inputs: Inputs) -> Study:
         )
 
     def draw(figure: Figure) -> None:
-        datasets = list(clean["dataset"].unique())
-        for panel, name in zip(panels(figure, len(datasets), (4.4, 3.4)), datasets, strict=True):
-            lines(panel, inputs, clean[clean["dataset"] == name], "coverage", "risk")
+        for panel, rows in dataset_panels(figure, inputs, clean, (4.4, 3.4)):
+            lines(panel, inputs, rows, "coverage", "risk")
             panel.set(xlabel="coverage", ylabel="risk (error among the accepted)")
             panel.set_ylim(bottom=0)
-            panel.set_title(inputs.title(name))
         line_legend(figure, inputs, clean["encoder"].unique())
 
     return Study(table, " ".join(sentences), {}, draw)

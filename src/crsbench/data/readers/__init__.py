@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from crsbench.config.model import DatasetEntry
 from crsbench.core.errors import UserError
-from crsbench.data.readers import (
-    aptos2019,
-    chexpert,
-    eyepacs,
-    idrid,
-    isic2019,
-    messidor2,
-    mimic,
-    nih,
-    pad_ufes,
-    padchest,
-    vindr_cxr,
-)
 from crsbench.data.readers.phantom import read_phantom
 from crsbench.data.readers.table import read_table_dataset
 from crsbench.data.readers.tables import RESERVED, UNKNOWN_GROUP, ImageTable, check_links
@@ -51,24 +39,20 @@ class Reader:
     tables: Callable[[DatasetEntry], Sequence[str]]
 
 
-def _publisher(read: Callable[[DatasetEntry, Path], ImageTable], tables: Sequence[str]) -> Reader:
-    return Reader(read, lambda _entry: tables)
+def _publisher(name: str) -> Reader:
+    """The reader of the module of this name: its function `read_<name>`, and its TABLES."""
+    module = import_module(f"{__name__}.{name}")
+    return Reader(getattr(module, f"read_{name}"), lambda _entry: module.TABLES)
 
 
+PUBLISHERS = (
+    *("chexpert", "isic2019", "aptos2019", "mimic", "nih", "padchest", "vindr_cxr", "pad_ufes"),
+    *("idrid", "messidor2", "eyepacs"),
+)
 READERS: Mapping[str, Reader] = {
     "table": Reader(read_table_dataset, lambda entry: [entry.spec["table"]]),
-    "phantom": _publisher(read_phantom, ["table.csv"]),
-    "chexpert": _publisher(chexpert.read_chexpert, chexpert.TABLES),
-    "isic2019": _publisher(isic2019.read_isic2019, isic2019.TABLES),
-    "aptos2019": _publisher(aptos2019.read_aptos2019, aptos2019.TABLES),
-    "mimic": _publisher(mimic.read_mimic, mimic.TABLES),
-    "nih": _publisher(nih.read_nih, nih.TABLES),
-    "padchest": _publisher(padchest.read_padchest, padchest.TABLES),
-    "vindr_cxr": _publisher(vindr_cxr.read_vindr_cxr, vindr_cxr.TABLES),
-    "pad_ufes": _publisher(pad_ufes.read_pad_ufes, pad_ufes.TABLES),
-    "idrid": _publisher(idrid.read_idrid, idrid.TABLES),
-    "messidor2": _publisher(messidor2.read_messidor2, messidor2.TABLES),
-    "eyepacs": _publisher(eyepacs.read_eyepacs, eyepacs.TABLES),
+    "phantom": Reader(read_phantom, lambda _entry: ["table.csv"]),
+    **{name: _publisher(name) for name in PUBLISHERS},
 }
 
 

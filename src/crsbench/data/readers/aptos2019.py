@@ -9,9 +9,8 @@ from crsbench.data.readers.tables import (
     ImageTable,
     build_image_table,
     column,
-    find_table,
     named_labels,
-    read_text_table,
+    read_found,
 )
 
 TABLES = ("train.csv",)
@@ -23,8 +22,7 @@ def read_aptos2019(entry: DatasetEntry, root: Path) -> ImageTable:
     The publisher gives no patient, eye, age, sex or camera: every image is its own group, until
     exact duplicates are joined.
     """
-    file = find_table(root, *TABLES)
-    table = read_text_table(file)
+    file, table = read_found(root, *TABLES)
     ids = column(table, "id_code", file)
     return build_image_table(
         entry,

@@ -12,7 +12,7 @@ from crsbench.data.readers.demographics import Form, read_demographics
 from crsbench.data.readers.findings import read_findings
 from crsbench.data.readers.tables import (
     ImageTable,
-    age_bands,
+    age_columns,
     build_image_table,
     columns_of,
     find_table,
@@ -71,8 +71,7 @@ def read_chexpert(entry: DatasetEntry, root: Path) -> ImageTable:
         subgroups={
             "publisher_split": names["part"],
             "sex": sex,
-            "age": frontal["Age"],
-            "age_band": age_bands(frontal["Age"], file),
+            **age_columns(frontal["Age"], file),
             "view": frontal["AP/PA"],
             **more.columns,
         },

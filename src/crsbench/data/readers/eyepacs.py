@@ -10,9 +10,8 @@ from crsbench.data.readers.tables import (
     ImageTable,
     build_image_table,
     column,
-    find_table,
     named_labels,
-    read_text_table,
+    read_found,
 )
 
 TABLES = ("trainLabels.csv",)
@@ -23,8 +22,7 @@ def read_eyepacs(entry: DatasetEntry, root: Path) -> ImageTable:
 
     root: the folder with the table and `train/`. Raises UserError on a name of another form.
     """
-    file = find_table(root, *TABLES)
-    table = read_text_table(file)
+    file, table = read_found(root, *TABLES)
     names = column(table, "image", file)
     parts = names.str.extract(r"^(?P<patient>\d+)_(?P<eye>left|right)$")
     if parts["eye"].isna().any():

@@ -10,9 +10,8 @@ from crsbench.data.readers.tables import (
     build_image_table,
     column,
     find_images,
-    find_table,
     named_labels,
-    read_text_table,
+    read_found,
     recoded,
 )
 
@@ -27,8 +26,7 @@ def read_messidor2(entry: DatasetEntry, root: Path) -> ImageTable:
     an ungradable image has no grade: it is left out and counted. The tables used here don't pair
     the eyes of a patient; that matters to a set that is trained on, not to a shift target.
     """
-    file = find_table(root, *TABLES)
-    table = read_text_table(file)
+    file, table = read_found(root, *TABLES)
     gradable = recoded(
         column(table, "adjudicated_gradable", file),
         {"1": "1", "0": "", "1.0": "1", "0.0": ""},

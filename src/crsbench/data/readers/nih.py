@@ -7,13 +7,12 @@ from pathlib import Path
 from crsbench.config.model import DatasetEntry
 from crsbench.data.readers.tables import (
     ImageTable,
-    age_bands,
+    age_columns,
     build_image_table,
     column,
     find_images,
-    find_table,
     named_labels,
-    read_text_table,
+    read_found,
     recoded,
 )
 
@@ -33,11 +32,9 @@ def read_nih(entry: DatasetEntry, root: Path) -> ImageTable:
     into its classes; findings of the publisher that are no class are passed over. Ages are as the
     table has them: its first edition holds some above 400 years.
     """
-    file = find_table(root, *TABLES)
-    table = read_text_table(file)
+    file, table = read_found(root, *TABLES)
     names = column(table, "Image Index", file)
     found = find_images(root, "images/*.png", "images_*/images/*.png")
-    age = column(table, "Patient Age", file)
     sex = column(table, "Patient Gender", file)
     return build_image_table(
         entry,
@@ -49,8 +46,7 @@ def read_nih(entry: DatasetEntry, root: Path) -> ImageTable:
         subgroups={
             "publisher_split": "",
             "sex": recoded(sex, {"F": "female", "M": "male"}, file),
-            "age": age,
-            "age_band": age_bands(age, file),
+            **age_columns(column(table, "Patient Age", file), file),
             "view": column(table, "View Position", file),
         },
     )

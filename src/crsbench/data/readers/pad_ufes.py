@@ -7,13 +7,12 @@ from pathlib import Path
 from crsbench.config.model import DatasetEntry
 from crsbench.data.readers.tables import (
     ImageTable,
-    age_bands,
+    age_columns,
     build_image_table,
     column,
     find_images,
-    find_table,
     named_labels,
-    read_text_table,
+    read_found,
     recoded,
 )
 
@@ -28,11 +27,9 @@ def read_pad_ufes(entry: DatasetEntry, root: Path) -> ImageTable:
     the publisher's six diagnoses into its classes (its SCC holds Bowen's disease). The layout is
     known from public code, not from the publisher's own archive.
     """
-    file = find_table(root, *TABLES)
-    table = read_text_table(file)
+    file, table = read_found(root, *TABLES)
     names = column(table, "img_id", file)
     found = find_images(root, "images/*.png", "images/*/*.png", "images/*/*/*.png")
-    age = column(table, "age", file)
     sex = column(table, "gender", file)
     return build_image_table(
         entry,
@@ -44,8 +41,7 @@ def read_pad_ufes(entry: DatasetEntry, root: Path) -> ImageTable:
         subgroups={
             "publisher_split": "",
             "sex": recoded(sex, {"FEMALE": "female", "MALE": "male"}, file),
-            "age": age,
-            "age_band": age_bands(age, file),
+            **age_columns(column(table, "age", file), file),
             "skin_type": column(table, "fitspatrick", file).str.removesuffix(".0"),
             "anatomical_site": column(table, "region", file).str.lower(),
         },

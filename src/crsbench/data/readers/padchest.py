@@ -16,8 +16,7 @@ from crsbench.data.readers.tables import (
     build_image_table,
     column,
     find_images,
-    find_table,
-    read_text_table,
+    read_found,
     recoded,
 )
 
@@ -61,8 +60,7 @@ def read_padchest(entry: DatasetEntry, root: Path) -> ImageTable:
     left out and counted. `labelled_by` distinguishes labels by physicians from the publisher's
     network's. The PNGs are 16-bit; some are known to be missing or cut off.
     """
-    file = find_table(root, *TABLES)
-    table = read_text_table(file)
+    file, table = read_found(root, *TABLES)
     view = column(table, "Projection", file)
     findings = _findings(column(table, "Labels", file), file)
     frontal = view.isin(FRONTAL)

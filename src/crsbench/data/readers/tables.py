@@ -191,6 +191,12 @@ def find_table(root: Path, *names: str) -> Path:
     raise UserError(f"{root} holds no {wanted} (or the same with .gz); check data_root and root.")
 
 
+def read_found(root: Path, *names: str) -> tuple[Path, pd.DataFrame]:
+    """The first of these files below the root and its rows; UserError as of the two steps."""
+    file = find_table(root, *names)
+    return file, read_text_table(file)
+
+
 def check_root(root: Path) -> None:
     if not root.is_dir():
         raise UserError(f"The image root {root} is not a folder; check data_root and root.")
@@ -476,6 +482,11 @@ def age_bands(ages: pd.Series, file: Path) -> pd.Series:
             )
         bands[age] = [band for low, band in AGE_BANDS.items() if low <= float(age)][-1]
     return ages.map(bands)
+
+
+def age_columns(ages: pd.Series, file: Path) -> dict[str, pd.Series]:
+    """The subgroup columns of ages in years: as they are stated, and their bands."""
+    return {"age": ages, "age_band": age_bands(ages, file)}
 
 
 def find_images(root: Path, *patterns: str) -> dict[str, str]:

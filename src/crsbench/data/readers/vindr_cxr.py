@@ -12,8 +12,7 @@ from crsbench.data.readers.tables import (
     binary,
     build_image_table,
     column,
-    find_table,
-    read_text_table,
+    read_found,
 )
 
 TABLES = ("annotations/image_labels_test.csv",)
@@ -31,8 +30,7 @@ def read_vindr_cxr(entry: DatasetEntry, root: Path) -> ImageTable:
     one to one, Enlarged Cardiomediastinum, Lung Lesion (Nodule/Mass is narrower), Pleural Other,
     Fracture (clavicle and rib are distinguished) or Support Devices, so these are no classes here.
     """
-    file = find_table(root, *TABLES)
-    table = read_text_table(file)
+    file, table = read_found(root, *TABLES)
     names = {label: name for name, label in entry.spec.get("label_map", {}).items()}
     columns = [column(table, names.get(label, label), file) for label in entry.classes]
     ids = column(table, "image_id", file)
