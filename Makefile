@@ -24,6 +24,7 @@ lint: $(INSTALLED)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/snakefmt --check Snakefile workflow/rules
 	@$(BIN)/lint-imports --no-logo --no-cache
+	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/python tools/wordlist.py
 	@$(BIN)/snakemake --lint --configfile config/demo.yaml
 

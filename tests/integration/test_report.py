@@ -23,6 +23,7 @@ from crsbench.core.files import read_json, write_json, write_table
 from crsbench.core.names import AGGREGATE, SEED_MEAN
 from crsbench.evaluation.runs import CONFIDENCE_COLUMNS, collect_confidence_bins
 from crsbench.features.settings import ImageSettings
+from crsbench.images.scaling import DEFAULT
 from crsbench.report import Material, gallery, provenance, write_paper, write_report
 from crsbench.report.charts import chart_rows
 from crsbench.report.figures import latex_text, markdown_table
@@ -268,7 +269,11 @@ def test_the_gallery_shows_the_image_under_every_condition(
 ) -> None:
     image_set(tmp_path / "small", [{"id": "a", "path": "a.png", "label": "x"}])
     config = load_config(settings("demo"), home)
-    images = replace(ImageSettings.of(config, []), roots={"small": tmp_path / "small"})
+    images = replace(
+        ImageSettings.of(config, []),
+        roots={"small": tmp_path / "small"},
+        scalings={"small": DEFAULT},
+    )
     frame = pd.DataFrame(
         {"image_id": ["a"], "path": ["a.png"], "group": ["g"], "labels": [[1, 0]],
          "dropped": [False], "content_sha256": ["0"]}

@@ -86,7 +86,7 @@ def world(
         rows = [{"id": f"{n:02d}", "path": f"{n}.png", "label": "ab"[n % 2]} for n in range(20)]
         image_set(tmp_path / "small", rows, size=8)
         files = [tmp_path / f"{name}.parquet" for name in ("manifest", "images", "test")]
-        write_manifest(*files[:2], entry, tmp_path / "small", max_pixels=10**6, workers=1)
+        write_manifest(*files[:2], entry, tmp_path / "small", max_pixels=2 * 10**6, workers=1)
         write_test(files[2], files[0], 0.2)
         registries = {"encoder": {"mine": {**OWN, **changes}}, "dataset": {"small": entry.spec}}
         content = plain_demo() | {"weights_root": str(tmp_path)}

@@ -30,12 +30,16 @@ from crsbench.calibration.likelihood import (
 )
 from crsbench.core.errors import UserError
 from crsbench.core.files import read_json, write_json
-from crsbench.metrics.arrays import ROW_SUM_TOLERANCE, UNKNOWN, Task
+from crsbench.metrics.arrays import (
+    ROW_SUM_TOLERANCE,
+    UNKNOWN,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Task,
+)
 from crsbench.metrics.proper_scores import LOG_LOSS_FLOOR
 from crsbench.probes.folds import folds_per_problem
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 TEMPERATURES = (0.01, 100.0)
 """The bracket in which a temperature is sought."""
@@ -58,12 +62,20 @@ def logits_of(probabilities: npt.ArrayLike, task: Task) -> FloatArray:
     penalty has exactly these logits, since its coefficients sum to zero over the classes.
     Multi-label: ln p − ln(1 − p). Probabilities are clipped to [ε, 1 − ε], ε = 2⁻⁵², so a logit is
     finite and at most 36 from zero (multi-label).
+
+    ln ¾ − ln ¼ = ln 3 = 1.0986; less its mean each logit of two classes is half of that.
+
+    >>> logits_of([[0.75, 0.25]], "multilabel").round(4).tolist()
+    [[1.0986, -1.0986]]
+    >>> logits_of([[0.75, 0.25]], "multiclass").round(4).tolist()
+    [[0.5493, -0.5493]]
     """
     probabilities = np.asarray(probabilities, dtype=np.float64)
     if task == "multilabel":
         return _log(probabilities) - _log(1.0 - probabilities)
-    logs = _log(probabilities)
-    return logs - logs.mean(axis=1, keepdims=True)
+    logits: FloatArray = _log(probabilities)
+    logits -= logits.mean(axis=1, keepdims=True)
+    return logits
 
 
 class Calibrator(ABC):
@@ -192,7 +204,7 @@ class Calibrator(ABC):
             raise ValueError(f"values must be (n, {self.n_classes_}), got {values.shape}")
         return values
 
-    def _known_labels(self, truth: IntArray) -> list[tuple[int, npt.NDArray[np.bool_]]]:
+    def _known_labels(self, truth: IntArray) -> list[tuple[int, BoolArray]]:
         """The labels that can be fitted, each with the mask (n,) of its known cases."""
         return [
             (k, truth[:, k] != UNKNOWN) for k in range(truth.shape[1]) if k not in self.lacking_
@@ -208,6 +220,16 @@ class TemperatureScaling(Calibrator):
     Attributes:
         temperature_: (1,) for a multi-class task, (K,) for a multi-label one.
         at_bound_: the same shape, whether T ended at an end of the bracket.
+
+    Three of four cases with the logit ln 9, a probability of 0.9, hold. T = 2 halves the logit, and
+    sigmoid(ln 3) = ¾:
+
+    >>> scaling = TemperatureScaling("multilabel")
+    >>> scaling = scaling.fit(np.full((4, 1), np.log(9)), [[1], [1], [1], [0]])
+    >>> scaling.temperature_.round(6).tolist()
+    [2.0]
+    >>> scaling.recalibrate([[0.9]]).round(6).tolist()
+    [[0.75]]
     """
 
     name = "temperature"
@@ -215,14 +237,14 @@ class TemperatureScaling(Calibrator):
     arrays = ("temperature_", "at_bound_")
 
     temperature_: FloatArray
-    at_bound_: npt.NDArray[np.bool_]
+    at_bound_: BoolArray
 
     def expected_shapes(self) -> dict[str, tuple[int, ...]]:
         shape = (1 if self.task == "multiclass" else self.n_classes_,)
         return {"temperature_": shape, "at_bound_": shape}
 
     def _fit(self, values: FloatArray, truth: IntArray, groups: npt.NDArray[Any]) -> None:
-        bracket = 1 / TEMPERATURES[1], 1 / TEMPERATURES[0]
+        bracket = 1 / TEMPERATURES[1], 1 / TEMPERATURES[0]  # of β = 1 / T
         if self.task == "multiclass":
             beta = np.array([inverse_temperature(values, truth.astype(float), bracket)])
         else:
@@ -244,6 +266,14 @@ class VectorScaling(Calibrator):
 
     Attributes:
         weight_, bias_: (K,).
+
+    Where nine of ten cases at 0.75 hold, and one of ten at 0.25, the logit ln 3 becomes
+    ln 9 = 2 ln 3, but for the ridge:
+
+    >>> values = [[0.75]] * 10 + [[0.25]] * 10
+    >>> truth = [[1]] * 9 + [[0]] * 10 + [[1]]
+    >>> VectorScaling("multilabel").fit_probabilities(values, truth).weight_.round(2).tolist()
+    [2.0]
     """
 
     name = "vector"
@@ -285,6 +315,13 @@ class IsotonicScaling(Calibrator):
 
     Attributes:
         thresholds_: for each class the points (x, y), each (m,), of its map.
+
+    The truth falls from 0.2 to 0.4, which share their mean ½; from 0.4 to 0.8 the map is a line:
+
+    >>> scaling = IsotonicScaling("multilabel")
+    >>> scaling = scaling.fit([[0.2], [0.4], [0.8]], [[1], [0], [1]])
+    >>> scaling.recalibrate([[0.1], [0.3], [0.6], [0.9]]).round(6).tolist()
+    [[0.5], [0.5], [0.75], [1.0]]
     """
 
     name = "isotonic"
@@ -308,7 +345,9 @@ class IsotonicScaling(Calibrator):
         if self.task == "multilabel":
             return calibrated
         mass = calibrated.sum(axis=1, keepdims=True)
-        return np.divide(calibrated, mass, out=values.copy(), where=mass > 0)
+        # p_k / Σ_l p_l, and what it was where the sum is 0
+        shares: FloatArray = np.divide(calibrated, mass, out=values.copy(), where=mass > 0)
+        return shares
 
 
 class DirichletScaling(Calibrator):
@@ -423,6 +462,8 @@ def _log(probabilities: FloatArray) -> FloatArray:
 
 def _isotonic(scores: FloatArray, truth: IntArray) -> tuple[FloatArray, FloatArray]:
     """Points (x, y) of the least-squares rising map from scores (n,) to truth (n,)."""
+    # Of each distinct score its mean truth, weighted by its cases; then min Σ_j w_j (y_j − mean_j)²
+    # over y_1 ≤ y_2 ≤ … by pooling adjacent violators.
     x, place, count = np.unique(scores, return_inverse=True, return_counts=True)
     mean = np.bincount(place, truth) / count
     y = isotonic_regression(mean, weights=count).x.clip(0.0, 1.0)
@@ -462,11 +503,13 @@ def _fit_beta(
     Two classes with opposite intercepts ± c / 2 have the ODIR penalty μ/2 · 2 (c/2)² = μ c²/4 on
     the mean over cases.
     """
+    # logit = a ln p − b ln(1 − p) + c
     ones = np.ones_like(probabilities)
     design = np.stack([_log(probabilities), -_log(1 - probabilities), ones], axis=1)
     identity = np.array([1.0, 1.0, 0.0])
 
-    def fitted(rows: npt.NDArray[np.bool_], penalty: float, start: FloatArray, *how: float):
+    def fitted(rows: BoolArray, penalty: float, start: FloatArray, *how: float) -> FloatArray:
+        # ½ r c² with r = n μ / 2 is the n cases' μ c² / 4
         ridge = RIDGE + np.array([0.0, 0.0, rows.sum() * penalty / 2])
         objective = binary_objective(design[rows], truth[rows], identity, ridge)
         return minimise(objective, start, *how)
@@ -489,6 +532,7 @@ def _least(losses: FloatArray) -> int:
 
 
 def _split(theta: FloatArray, n_classes: int) -> tuple[FloatArray, FloatArray]:
+    """W (K, K) and b (K,) of the rows (W_k, b_k), one after the other."""
     rows = theta.reshape(n_classes, n_classes + 1)
     return rows[:, :n_classes], rows[:, n_classes]
 
@@ -522,7 +566,8 @@ def _checked_truth(truth: npt.ArrayLike, shape: tuple[int, int], task: Task) -> 
     if task == "multiclass" and truth.ndim == 1 and truth.dtype.kind in "iu":
         if len(truth) != shape[0] or not ((truth >= 0) & (truth < shape[1])).all():
             raise ValueError(f"class numbers must be ({shape[0]},) from 0 to {shape[1] - 1}")
-        return np.eye(shape[1], dtype=np.int64)[truth]
+        one_hot: IntArray = np.eye(shape[1], dtype=np.int64)[truth]
+        return one_hot
     if truth.shape != shape:
         raise ValueError(f"truth must be {shape} as the values are, got {truth.shape}")
     allowed = (0, 1, UNKNOWN) if task == "multilabel" else (0, 1)

@@ -19,9 +19,9 @@ from crsbench.calibration.calibrators import Calibrator
 from crsbench.calibration.selection import brier_by_method, fit_all, least, out_of_fold
 from crsbench.config.layout import RECALIBRATED_PARTS
 from crsbench.core.hashing import sha256_number
-from crsbench.core.names import CLEAN
+from crsbench.core.names import CALIBRATION, CLEAN
 from crsbench.data.manifest import read_manifest
-from crsbench.data.splits import CALIBRATION, TEST
+from crsbench.data.splits import TEST
 from crsbench.evaluation.cases import TestedCases
 from crsbench.evaluation.runs import CellFiles, predict_run
 from crsbench.metrics.calibration_error import N_BINS

@@ -136,7 +136,8 @@ def ece_interval(
         truth: (n, K) of 0, 1, −1. probabilities: (n, K). groups: (n,).
     """
     if task == "multiclass":
-        confidence, correct = (part[:, None] for part in top_label(truth, probabilities))
+        top, right = top_label(truth, probabilities)
+        confidence, correct = top[:, None], right[:, None]
     else:
         confidence, correct = probabilities, truth
     known = correct != UNKNOWN
@@ -190,7 +191,8 @@ def read_external_table(path: Path | str) -> tuple[TestedCases, pd.DataFrame]:
         raise UserError(f"{path} can't be read as a table ({error}).") from error
     if frame.empty:
         raise UserError(f"{path} has no rows.")
-    classes = [name.removeprefix(PROBABILITY) for name in frame if name.startswith(PROBABILITY)]
+    names = map(str, frame)
+    classes = [name.removeprefix(PROBABILITY) for name in names if name.startswith(PROBABILITY)]
     if not classes:
         raise UserError(f"{path} has no column of probabilities, `{PROBABILITY}<class>`.")
     multilabel = any(f"{TRUTH}{name}" in frame for name in classes)
@@ -246,7 +248,8 @@ def _read_classes(path: Path | str, frame: pd.DataFrame, classes: list[str]) -> 
             f"{path}: row {row + 1} has the label '{labels.iloc[row]}'; allowed: "
             f"{', '.join(classes)}."
         )
-    return (labels.to_numpy()[:, None] == np.array(classes)).astype(np.int64)
+    holds: np.ndarray = labels.to_numpy()[:, None] == np.array(classes)
+    return holds.astype(np.int64)
 
 
 def _read_labels(path: Path | str, frame: pd.DataFrame, classes: list[str]) -> np.ndarray:
@@ -289,9 +292,9 @@ def _check_part(path: Path | str, frame: pd.DataFrame) -> None:
 def _draw(figure: Figure, made: ExternalRecalibration) -> None:
     figure.set_size_inches(3.0 * len(made.metrics), 3.4)
     row = figure.subplots(1, len(made.metrics), sharey=True)
-    for panel, of in zip(row, made.table.itertuples(), strict=True):
+    for panel, of in zip(row, made.table.to_dict("records"), strict=True):
         panel.plot([0, 1], [0, 1], color="black", linewidth=0.7)
-        reliability = made.metrics[of.method].reliability
+        reliability = made.metrics[of["method"]].reliability
         for place, (label, bins) in enumerate(reliability.items()):
             filled = bins.count > 0
             panel.plot(
@@ -301,10 +304,10 @@ def _draw(figure: Figure, made: ExternalRecalibration) -> None:
                 color=COLOURS[place % len(COLOURS)],
                 label=label if len(reliability) > 1 else None,
             )
-        star = " (recommended)" if of.recommended else ""
+        star = " (recommended)" if of["recommended"] else ""
         panel.set_title(
-            f"{of.method}{star}\nECE {number(of.ece)} ({number(of.ece_low)} to "
-            f"{number(of.ece_high)})\n{number(of.ece_if_calibrated)} by chance if calibrated",
+            f"{of['method']}{star}\nECE {number(of['ece'])} ({number(of['ece_low'])} to "
+            f"{number(of['ece_high'])})\n{number(of['ece_if_calibrated'])} by chance if calibrated",
             fontsize=8,
         )
         panel.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence")

@@ -111,7 +111,8 @@ def add_checksum(file: Path) -> None:
         with mmap(handle.fileno(), 0, access=ACCESS_READ) as content:
             before, after = _around_checksum(content)
             place, digits = len(before), _crc32(before, after)
-            before.release(), after.release()
+            before.release()
+            after.release()
         handle.seek(place)
         handle.write(digits)
 
@@ -124,7 +125,8 @@ def verify_checksum(content: bytes | mmap) -> None:
     """
     before, after = _around_checksum(content)
     whole = content[len(before) : len(before) + 8] == _crc32(before, after)
-    before.release(), after.release()  # or a map could not be closed
+    before.release()  # or a map could not be closed
+    after.release()
     if not whole:
         raise ValueError("its checksum does not fit")
 
@@ -170,7 +172,7 @@ def write_json(path: Path | str, content: Mapping[str, Any]) -> None:
 def read_json(path: Path | str) -> dict[str, Any]:
     """Read a JSON object of `write_json`; raises UserError naming the file when it is not whole."""
     try:
-        content = json.loads(read_checksummed(path))
+        content: dict[str, Any] = json.loads(read_checksummed(path))
         del content["seal"]
     except (ValueError, TypeError, KeyError) as error:
         raise damaged(path, "it is no JSON object") from error
@@ -207,11 +209,12 @@ def read_table(
 
 
 def write_arrays(path: Path | str, **arrays: np.ndarray) -> None:
-    """Write arrays as an npz, without pickle: equal content gives equal bytes."""
-    if any(array.dtype.hasobject for array in arrays.values()):
-        raise ValueError("an npz of ours holds plain arrays only")
+    """Write arrays as an npz, without pickle: equal content gives equal bytes.
+
+    Raises ValueError for an array of Python objects.
+    """
     content = BytesIO()
-    np.savez(content, **arrays)  # which stamps every member with 1980-01-01
+    np.savez(content, allow_pickle=False, **arrays)  # which stamps every member with 1980-01-01
     with ZipFile(content, "a") as archive:
         archive.comment = BLANK_CHECKSUM + b"\n"
     with atomic_write(path) as part:

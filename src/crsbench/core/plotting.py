@@ -28,11 +28,15 @@ def house_style() -> Iterator[None]:
     """Matplotlib's settings while a figure is drawn and written: text as text, ids from a hash."""
     import matplotlib as mpl  # not above: many import this module for its colours alone
 
-    settings = {
-        **{"svg.fonttype": "none", "svg.hashsalt": "crsbench", "pdf.fonttype": 42},
-        **{"font.size": 9, "text.parse_math": False},  # a name may hold a dollar sign
-    }
-    with mpl.rc_context(settings):
+    with mpl.rc_context(
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "crsbench",
+            "pdf.fonttype": 42,
+            "font.size": 9,
+            "text.parse_math": False,  # a name may hold a dollar sign
+        }
+    ):
         yield
 
 

@@ -209,9 +209,9 @@ def _outliers(values: pd.Series) -> pd.Series:
 def _unlike(hashes: pd.Series) -> np.ndarray:
     """Against the set's common picture, as an inverted or turned image among others is.
 
-    With an image's hash as b of ±1 and m the set's mean of it, the similarity is b·m / Σ|m|, from −1
-    to 1. Sets without a common picture have none that is unlike it. The mean grey value has no part
-    in it.
+    With an image's hash as b of ±1 and m the set's mean of it, the similarity is b·m / Σ|m|, from
+    −1 to 1. Sets without a common picture have none that is unlike it. The mean grey value has no
+    part in it.
     """
     signs = 2.0 * hash_bits(hashes.to_numpy())[:, 1:] - 1
     common = signs.mean(axis=0)

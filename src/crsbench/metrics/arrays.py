@@ -15,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 Task = Literal["multiclass", "multilabel"]
-
 FloatArray = npt.NDArray[np.float64]
-
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 UNKNOWN = -1
 """The truth of a label of which nobody knows whether it holds."""
@@ -42,11 +41,13 @@ def paired(
 
 
 def require_binary(name: str, values: npt.NDArray[Any]) -> None:
+    """Raise ValueError naming the values when one is neither 0 nor 1."""
     if values.dtype != bool and not ((values == 0) | (values == 1)).all():
         raise ValueError(f"{name} must hold only 0 and 1")
 
 
 def require_unit_interval(values: FloatArray) -> None:
+    """Raise ValueError when a probability is not finite or outside [0, 1]."""
     # Written so that NaN fails too.
     if not ((values >= 0.0) & (values <= 1.0)).all():
         if not np.isfinite(values).all():

@@ -31,26 +31,16 @@ def renormalised(probabilities: npt.ArrayLike) -> FloatArray:
 
     Each row is divided by its sum. A row that gave them no probability at all says nothing of
     which it is, and becomes uniform.
+
+    >>> renormalised([[0.125, 0.375], [0.0, 0.0]]).tolist()
+    [[0.25, 0.75], [0.5, 0.5]]
     """
     probabilities = np.asarray(probabilities, dtype=np.float64)
     mass = probabilities.sum(axis=-1, keepdims=True)
     uniform = np.full_like(probabilities, 1.0 / probabilities.shape[-1])
-    return np.divide(probabilities, mass, out=uniform, where=mass > 0)
-
-
-_SCALARS = (
-    "macro_auroc",
-    "macro_auroc_core",
-    "ece",
-    "ece_if_calibrated",
-    "classwise_ece",
-    "adaptive_ece",
-    "brier",
-    "log_loss",
-    "n_test",
-    "n_classes",
-    "n_classes_defined",
-)
+    # p_k / Σ_j p_j, and 1 / K where the sum is 0
+    shares: FloatArray = np.divide(probabilities, mass, out=uniform, where=mass > 0)
+    return shares
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +71,7 @@ class RunMetrics:
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain types, without NaN: an undefined value is ``None``."""
-        scalars = {name: getattr(self, name) for name in _SCALARS}
-        return scalars | {
+        return vars(self) | {
             "undefined_classes": list(self.undefined_classes),
             "auroc": dict(self.auroc),
             "reliability": {
@@ -122,6 +111,11 @@ def run_metrics(
         ValueError: no test cases, or none of known truth; shapes or names that do not fit, a truth
             that is not 0/1 (or not one-hot), a probability that is not finite or outside [0, 1],
             or a multi-class row that is further than ``ROW_SUM_TOLERANCE`` from one.
+
+    >>> truth, probabilities = [[1, 0], [0, 1]], [[0.75, 0.25], [0.25, 0.75]]
+    >>> metrics = run_metrics("multiclass", truth, probabilities, ["healthy", "ill"])
+    >>> metrics.macro_auroc, metrics.ece, metrics.brier
+    (1.0, 0.25, 0.125)
     """
     unknown = np.asarray(truth) == UNKNOWN
     if task == "multilabel" and unknown.any():
@@ -190,14 +184,14 @@ def _metrics_of_known(
     if not parts:
         raise ValueError("a run needs at least one test case of known truth, got none")
     auroc = {name: parts[name].macro_auroc if name in parts else None for name in classes}
-    defined = [name for name in classes if auroc[name] is not None]
-    core = [auroc[name] for name in defined if name not in excluded_classes]
+    defined = {name: value for name, value in auroc.items() if value is not None}
+    core = [value for name, value in defined.items() if name not in excluded_classes]
 
     def mean(metric: str) -> float:
         return float(np.mean([getattr(part, metric) for part in parts.values()]))
 
     return RunMetrics(
-        macro_auroc=_mean_of(auroc[name] for name in defined),
+        macro_auroc=_mean_of(defined.values()),
         macro_auroc_core=_mean_of(core) if excluded_classes else None,
         ece=mean("ece"),
         ece_if_calibrated=mean("ece_if_calibrated"),
@@ -208,7 +202,7 @@ def _metrics_of_known(
         n_test=len(truth),
         n_classes=len(classes),
         n_classes_defined=len(defined),
-        undefined_classes=tuple(name for name in classes if auroc[name] is None),
+        undefined_classes=tuple(name for name in classes if name not in defined),
         auroc=auroc,
         reliability={name: part.reliability[name] for name, part in parts.items()},
     )
@@ -223,6 +217,7 @@ def _mean_of(values: Iterable[float]) -> float | None:
 def _checked(
     task: Task, truth: npt.ArrayLike, probabilities: npt.ArrayLike, classes: Sequence[str]
 ) -> tuple[IntArray, FloatArray]:
+    """Truth and probabilities (n, K) of a run, once they fit each other, the names and the task."""
     if task not in ("multiclass", "multilabel"):
         raise ValueError(f"task must be 'multiclass' or 'multilabel', got {task!r}")
     truth, probabilities = paired(truth, probabilities)
@@ -247,4 +242,5 @@ def _checked(
 
 
 def _none_for_nan(values: FloatArray) -> list[float | None]:
+    """Plain numbers of (m,); NaN, the one value that differs from itself, becomes None."""
     return [None if value != value else value for value in values.tolist()]

@@ -154,8 +154,8 @@ def _base_model_warning(config: Config, entry: EncoderEntry, verdict: str) -> st
         stage(general, config.weights_root, download=False)
     except UserError:
         return (
-            f"The encoder '{entry.name}' can't be compared with {general.name}, which is not at "
-            "hand: `snakemake --cores 1 stage` fetches it."
+            f"The encoder '{entry.name}' can't be compared with {general.name}, which is not "
+            "available: `snakemake --cores 1 stage` fetches it."
         )
     if verdict == "not compared":
         return (

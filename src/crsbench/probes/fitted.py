@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
-from typing import ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
 from crsbench.core.files import damaged, read_arrays, write_arrays
+from crsbench.metrics.arrays import FloatArray, IntArray
 
 _ROWS_AT_ONCE = 4096  # bounds the float64 copy of the features
 _KIND = "crsbench probe: "
@@ -143,10 +144,12 @@ def probabilities_of(
         raise ValueError(f"features have shape {features.shape}; (m, {width}) is needed.")
     starts = range(0, max(1, len(features)), _ROWS_AT_ONCE)
     blocks = (features[start : start + _ROWS_AT_ONCE].astype(np.float64) for start in starts)
-    logits = np.concatenate([logits_of(block) for block in blocks])
+    logits: FloatArray = np.concatenate([logits_of(block) for block in blocks])
     if task == "multilabel":
+        # sigmoid(z) = 1 / (1 + e^-z) = e^(-ln(1 + e^-z)), which overflows for no z
         probabilities = np.exp(-np.logaddexp(0.0, -logits))
     else:
+        # p_k = (1 - sum of floors) e^(z_k - max z) / sum_l e^(z_l - max z)
         logits[:, floor_classes] = -np.inf
         odds = np.exp(logits - logits.max(1, keepdims=True))
         probabilities = odds * ((1.0 - floor_probabilities.sum()) / odds.sum(1, keepdims=True))
@@ -154,7 +157,7 @@ def probabilities_of(
     return probabilities
 
 
-def class_floors(members: np.ndarray, n_rows: np.ndarray | int, task: str) -> np.ndarray:
+def class_floors(members: IntArray, n_rows: IntArray | int, task: str) -> FloatArray:
     """Constant probability (K,) of each class or label that cannot be fitted, NaN for the others.
 
     A class without members among n rows and K classes: 1/(n + K). A label without positives or
@@ -169,8 +172,10 @@ def class_floors(members: np.ndarray, n_rows: np.ndarray | int, task: str) -> np
 class _Storable(Protocol):
     """A dataclass of plain arrays, numbers and strings, one of them its task."""
 
-    __dataclass_fields__: ClassVar[dict]
-    task: str
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def task(self) -> str: ...
 
     def expected_shapes(self) -> dict[str, tuple[int, ...]]: ...
 

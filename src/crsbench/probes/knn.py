@@ -76,7 +76,8 @@ class NeighbourProbe:
         shares = np.full((len(queries), self._truth.shape[1]), 0.5)
         queries_length = _length(queries)
         searched = self._search_form(queries, queries_length)
-        # |b|^2 - 2 a.b sorts as |a - b|^2 does, and -2 a.b of unit rows as the cosine distance.
+        # |a - b|^2 = |a|^2 + |b|^2 - 2 a.b, so |b|^2 - 2 a.b sorts the rows b of a query a alike;
+        # the cosine distance 1 - a.b of unit rows sorts as -2 a.b.
         distance = self._offset - 2.0 * (searched @ self._searched.T)
         length = searched.square().sum(1, keepdim=True).sqrt()
         exact = queries.astype(np.float64)
@@ -103,6 +104,8 @@ class NeighbourProbe:
         Numerical Algorithms, 2nd ed., section 3.1), and of the sums about it.
         """
         kth = distance.topk(k, dim=1, largest=False).values[:, -1:]
+        # |error| of |b|^2 - 2 a.b <= (d + 8) u (2 |a| |b| + |b|^2), |b| at most the largest length;
+        # twice, since the k-th distance has an error too.
         terms = self._rows.shape[1] + 8
         scale = self._largest * (2.0 * length + self._largest)
         query, row = (distance <= kth + 2.0 * terms * _ROUNDING * scale).nonzero(as_tuple=True)
@@ -122,9 +125,9 @@ class NeighbourProbe:
             part = slice(start, start + _PAIRS_AT_ONCE)
             a, b = exact[query[part]], self._rows[row[part]].astype(np.float64)
             if self._settings.metric == "cosine":
-                distances[part] = -(a * b).sum(1) / self._length[row[part]]
+                distances[part] = -(a * b).sum(1) / self._length[row[part]]  # -a.b / |b|, |a| = 1
             else:
-                distances[part] = np.square(a - b).sum(1)
+                distances[part] = np.square(a - b).sum(1)  # |a - b|^2
         return distances
 
 
@@ -150,12 +153,14 @@ def fit_neighbours(
 
 def _votes(query: np.ndarray, distance: np.ndarray, k: int) -> np.ndarray:
     """The vote of each pair, 1/k or a part of it, for the pairs in the order of their queries."""
-    order = np.lexsort((distance, query))
-    first = np.searchsorted(query, np.arange(query[-1] + 1))
+    order = np.lexsort((distance, query))  # by query, then by distance
+    first = np.searchsorted(query, np.arange(query[-1] + 1))  # of each query's pairs
     kth = distance[order][first + k - 1][query]
     nearer, level = distance < kth, distance == kth
+    # A nearer row votes 1/k; each of the t rows level with the k-th (k - #nearer rows) / (k t).
     left = k - np.bincount(query, nearer)
-    return (nearer + level * (left / np.bincount(query, level))[query]) / k
+    votes: np.ndarray = (nearer + level * (left / np.bincount(query, level))[query]) / k
+    return votes
 
 
 def _length(rows: np.ndarray) -> np.ndarray:

@@ -75,6 +75,11 @@ class LogisticPath:
     rows or number of threads moves an objective by about `tolerance` times itself.
     """
 
+    objective_: np.ndarray
+    gradient_norm_: np.ndarray
+    n_iter_: np.ndarray
+    converged_: np.ndarray
+
     def __init__(
         self,
         c_grid: Sequence[float],
@@ -135,8 +140,8 @@ class LogisticPath:
             theta = theta[weighting, strength, label][:, None]
         losses = np.zeros(self.objective_.shape)
         if len(weighting):
-            theta = torch.from_numpy(theta).to(self.device)
-            losses[weighting, strength, label] = data.log_loss(problems, theta).cpu().numpy()
+            at = torch.from_numpy(theta).to(self.device)
+            losses[weighting, strength, label] = data.log_loss(problems, at).cpu().numpy()
         return losses
 
     def _store(self, space: _Space, problems: _Problems, descent: _Descent) -> None:
@@ -187,12 +192,12 @@ class _Space:
         n, d = features.shape
         size = n * min(n, d)
         rows = _as_tensor(features, "float64" if size <= _DOUBLE else precision, device)
-        mean = sum(block.to(torch.float64).sum(0) for block in rows.split(1024)) / n
+        mean = sum(block.to(torch.float64).sum(0) for block in _blocks(rows)) / n
         rotation, spectrum = _span(rows - mean) if n <= d else _eigenbasis(rows, mean)
         if size > _ROTATED:
             return cls(rows, False, rotation, mean, spectrum)
-        coordinates = rows.new_empty((n, len(spectrum)))
-        for given, turned in zip(rows.split(1024), coordinates.split(1024), strict=True):
+        coordinates = rows.new_empty((n, len(spectrum)))  # z = R^T (x - mean) of each row
+        for given, turned in zip(_blocks(rows), _blocks(coordinates), strict=True):
             turned.copy_((given - mean) @ rotation)
         return cls(coordinates, True, rotation, mean, spectrum)
 
@@ -207,6 +212,7 @@ class _Space:
     def columns(self, theta: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Columns (m, width of rows) and constants (m, 1) that give the logits of theta."""
         columns, constant = theta[:, :-1], theta[:, -1:]
+        # v z + b = v R^T (x - mean) + b = (R v) x + (b - (R v) mean)
         if not self.rotation_applied:
             columns = columns @ self.rotation.T
             constant = constant - (columns @ self.mean)[:, None]
@@ -214,12 +220,14 @@ class _Space:
 
     def gradient(self, by_column: torch.Tensor, by_constant: torch.Tensor) -> torch.Tensor:
         """The transpose of `columns`: (m, width) and (m, 1) to (m, r + 1)."""
+        # df/dv = R^T sum_i g_i (x_i - mean) = (sum_i g_i x_i - mean sum_i g_i) R, g_i = df/dlogit_i
         if not self.rotation_applied:
             by_column = (by_column - by_constant * self.mean) @ self.rotation
         return torch.cat([by_column, by_constant], dim=1)
 
     def original_coefficients(self, theta: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Coefficients (..., d) and intercepts (...) for the features as they were given."""
+        # w = R v, b' = b - w mean
         coef = theta[..., :-1] @ self.rotation.T
         intercept = theta[..., -1] - coef @ self.mean
         return coef.cpu().numpy(), intercept.cpu().numpy()
@@ -240,8 +248,9 @@ class _Problems:
     absent: torch.Tensor
 
     def take(self, kept: torch.Tensor) -> _Problems:
+        weighting, strength, label = self.index
         return _Problems(
-            tuple(part[kept] for part in self.index),
+            (weighting[kept], strength[kept], label[kept]),
             self.weight_row[kept],
             self.penalty[kept],
             self.absent[kept],
@@ -271,7 +280,8 @@ class _Data:
 
     @property
     def present(self) -> np.ndarray:
-        present = self.masses > 0
+        """(W, K): whether the class has members, or the label both values."""
+        present: np.ndarray = self.masses > 0
         return present if self.multiclass else present & (self.masses < self.totals)
 
     def problems(self, c_grid: np.ndarray, present: np.ndarray) -> _Problems:
@@ -296,10 +306,12 @@ class _Data:
         """The intercepts (P, outputs) that are best while all coefficients are zero."""
         weighting, _, label = (part.cpu().numpy() for part in problems.index)
         if not self.multiclass:
+            # b = ln(m / (M - m)), m the mass of the positives among M
             positive = self.masses[weighting, label]
             return self._move(
                 np.log(positive / (self.totals[weighting, label] - positive))[:, None]
             )
+        # b_k = ln m_k less its mean over the classes that have members
         members = self.masses[weighting]
         logits = np.log(members, out=np.zeros_like(members), where=members > 0)
         mean = logits.sum(1, keepdims=True) / (members > 0).sum(1, keepdims=True)
@@ -311,6 +323,7 @@ class _Data:
         """Objective (P,), gradient (P, outputs, r + 1) and B (P, outputs, outputs)."""
         sums = _Sums(theta, self.space)
         self._pass(problems, theta, sums)
+        # f = sum_i s_i loss_i + ||W||^2 / (2 C), and W / C in its gradient by W
         value, slopes = sums.loss, theta[..., :-1]
         value += 0.5 * problems.penalty * slopes.square().sum((1, 2))
         gradient = self.space.gradient(sums.by_column, sums.by_constant).view(theta.shape)
@@ -335,6 +348,7 @@ class _Data:
             logits = torch.addmm(constant, columns, block.T).view(n_problems, outputs, -1)
             weights = self.weights[:, start : start + step].to(rows.dtype)
             weights = weights.index_select(0, problems.weight_row)
+            # logits = W x + b, (P, outputs, B), for the B rows of a block
             if self.multiclass:
                 true = self.target[start : start + step].expand(n_problems, 1, -1)
                 sums.add(block, weights, _multinomial(logits, true))
@@ -349,19 +363,20 @@ class _Sums:
 
     def __init__(self, theta: torch.Tensor, space: _Space, loss_only: bool = False) -> None:
         n_problems, outputs, _ = theta.shape
-        zeros = {"dtype": torch.float64, "device": theta.device}
+        zeros = partial(torch.zeros, dtype=torch.float64, device=theta.device)
         self.loss_only = loss_only
-        self.loss = torch.zeros(n_problems, **zeros)
-        self.by_column = torch.zeros((n_problems * outputs, space.rows.shape[1]), **zeros)
-        self.by_constant = torch.zeros((n_problems * outputs, 1), **zeros)
-        self.products = torch.zeros((n_problems, outputs, outputs), **zeros)
+        self.loss = zeros((n_problems,))
+        self.by_column = zeros((n_problems * outputs, space.rows.shape[1]))
+        self.by_constant = zeros((n_problems * outputs, 1))
+        self.products = zeros((n_problems, outputs, outputs))
 
     def add(self, block: torch.Tensor, weights: torch.Tensor, rows: _RowTerms) -> None:
         """block (B, width), weights (P, B)."""
-        self.loss += rows.losses.mul_(weights).sum(1)
+        self.loss += rows.losses.mul_(weights).sum(1)  # sum_i s_i loss_i
         if self.loss_only:
             return
         weights = weights[:, None]
+        # sum_i s_i p_ik p_il; and, with g_i = s_i dloss_i/dlogits, sum_i g_i x_i and sum_i g_i
         self.products += (rows.left * weights) @ rows.right.mT
         weighted = rows.residual.mul_(weights).view(len(self.by_column), -1)
         self.by_column += weighted @ block
@@ -375,6 +390,7 @@ class _Sums:
         """
         if self.products.shape[1] == 1:
             return self.products
+        # B_kl = -sum_i s_i p_ik p_il for k != l, B_kk = -sum_{l != k} B_kl
         cross = self.products - torch.diag_embed(self.products.diagonal(dim1=1, dim2=2))
         return torch.diag_embed(cross.sum(2)) - cross
 
@@ -394,6 +410,8 @@ class _RowTerms(NamedTuple):
 
 def _binary(logits: torch.Tensor, sign: torch.Tensor) -> _RowTerms:
     """For logits (P, 1, B) and sign (P, 1, B), which is -1 where y = 1, else 1."""
+    # With m = sign * logit the loss is ln(1 + e^m) = max(m, 0) + ln(1 + e^-|m|), its derivative by
+    # the logit sign * s(m), with s the sigmoid, and the second one s(m) (1 - s(m)) = p (1 - p).
     margin = logits.mul_(sign)
     losses = margin.clamp(min=0.0).add_(_log1p(margin.abs().neg_().exp_()))[:, 0]
     wrong = margin.sigmoid_()
@@ -406,6 +424,8 @@ def _multinomial(logits: torch.Tensor, true: torch.Tensor) -> _RowTerms:
     Written in the differences to the true class's logit, so that a small loss keeps its relative
     accuracy, which log-sum-exp minus that logit would cancel away.
     """
+    # With d_k = logit_k - logit_y (d_y = 0) and m = max_k d_k, -ln p_y = ln sum_k e^{d_k} is
+    #   m + ln sum_k e^{d_k - m}  if m > 0,  else  ln(1 + sum_{k != y} e^{d_k}).
     logits -= logits.gather(1, true)
     lead = logits.amax(1, keepdim=True)
     odds = logits.sub_(lead).exp_()
@@ -414,6 +434,7 @@ def _multinomial(logits: torch.Tensor, true: torch.Tensor) -> _RowTerms:
     others = odds.sum(1, keepdim=True)
     total = others + own
     losses = torch.where(lead > 0, lead + total.log(), _log1p(others))[:, 0]
+    # dloss/dlogit_k = p_k - [k = y]; for k = y that is -sum_{l != y} p_l, without cancellation
     residual = odds.div_(total).scatter(1, true, -(others / total))
     probability = odds.scatter_(1, true, own.div_(total))
     return _RowTerms(losses, residual, probability, probability)
@@ -421,6 +442,7 @@ def _multinomial(logits: torch.Tensor, true: torch.Tensor) -> _RowTerms:
 
 def _log1p(x: torch.Tensor) -> torch.Tensor:
     """log(1 + x) for x >= 0, accurate for small x and several times faster than torch.log1p."""
+    # r = 1 + x, rounded. ln(1 + x) = ln r + ln((1 + x) / r); (1 + x) / r = 1 + (x - (r - 1)) / r
     rounded = 1 + x
     return rounded.log().add_((x - (rounded - 1)).div_(rounded))
 
@@ -457,6 +479,7 @@ class _Descent:
         self.coupling = _Eigen(*torch.linalg.eigh(coupling))
         self.direction = -self._metric(self.gradient)
         for iteration in range(1, max_iterations + 1):
+            # Slope g^T d along d = -H g; the quadratic model's minimum lies -g^T d / 2 below f.
             self.slope = _dot(self.gradient, self.direction)
             converged = -0.5 * self.slope <= tolerance * self.value
             late = time.monotonic() > deadline
@@ -484,13 +507,14 @@ class _Descent:
         for name in ("where", "theta", "value", "gradient", "direction", "slope", "step", "scale"):
             setattr(self, name, getattr(self, name)[kept])
         self.coupling = _Eigen(*(part[kept] for part in self.coupling))
-        self.pairs = [tuple(part[kept] for part in pair) for pair in self.pairs]
+        self.pairs = [(move[kept], change[kept], rho[kept]) for move, change, rho in self.pairs]
 
     def _advance(self) -> None:
         """Evaluate one trial point per problem; move where it is good enough, else step shorter."""
         move = self.step[:, None, None] * self.direction
         trial = self.theta + move
         value, gradient, coupling = self.data.objective(self.problems, trial)
+        # Armijo: f(theta + t d) <= f(theta) + c t g^T d, but for the rounding of f.
         expected = self.step * self.slope
         rounding = _RELATIVE_ROUNDING[self.data.space.rows.dtype] * self.value
         accepted = value <= self.value + _SUFFICIENT_DECREASE * expected + rounding
@@ -508,8 +532,10 @@ class _Descent:
 
     def _remember(self, accepted: torch.Tensor, move: torch.Tensor, change: torch.Tensor) -> None:
         """Keep the curvature pair; a pair of zeros, without effect, where there is none."""
-        product = _dot(move, change)
+        product = _dot(move, change)  # s^T y, with s the move and y the change of the gradient
         useful = accepted & (product > 0)
+        # H_0 = (s^T y / y^T M y) M, M the inverse metric, so that H_0 fits the curvature along y;
+        # with M = I that is Nocedal and Wright's (7.20). rho = 1 / s^T y.
         scale = product / _dot(change, self._metric(change))
         self.scale = torch.where(useful, scale, self.scale)
         rho = torch.where(useful, 1.0 / product, 0.0)
@@ -518,6 +544,8 @@ class _Descent:
 
     def _metric(self, vector: torch.Tensor) -> torch.Tensor:
         """The inverse of the approximate Hessian, e_j B + 1/C in direction j, B for intercepts."""
+        # B = Q diag(beta) Q^T, so the Hessian is Q diag(beta_k e_j + 1/C) Q^T in direction j, and
+        # Q diag(beta_k) Q^T for the intercepts: turn by Q^T, divide, turn back.
         strength, classes = self.coupling
         slopes = strength[..., None] * self.data.space.spectrum
         slopes += self.problems.penalty[:, None, None]
@@ -528,13 +556,15 @@ class _Descent:
         return classes @ turned
 
     def _quasi_newton_direction(self) -> torch.Tensor:
-        """The two-loop recursion."""
+        """The two-loop recursion: -H g from the pairs (s_i, y_i), rho_i = 1 / s_i^T y_i."""
+        # From the latest pair back: a_i = rho_i s_i^T q, q <- q - a_i y_i, beginning with q = g.
         vector = self.gradient.clone()
         shares = []
         for move, change, rho in reversed(self.pairs):
             share = rho * _dot(move, vector)
             vector.addcmul_(share[:, None, None], change, value=-1.0)
             shares.append(share)
+        # r = H_0 q; from the earliest on: b = rho_i y_i^T r, r <- r + (a_i - b) s_i.
         vector = self.scale[:, None, None] * self._metric(vector)
         for (move, change, rho), share in zip(self.pairs, reversed(shares), strict=True):
             vector.addcmul_((share - rho * _dot(change, vector))[:, None, None], move)
@@ -560,6 +590,8 @@ def _where(chosen: torch.Tensor, a: torch.Tensor, b: torch.Tensor | float) -> to
 
 def _shrinkage(expected: torch.Tensor, actual: torch.Tensor) -> torch.Tensor:
     """The minimiser of the parabola through the trial point, within a tenth and a half."""
+    # The parabola with value 0 and slope e at 0 and value a at 1 is e t + (a - e) t^2, least at
+    # t = e / (2 (e - a)); here in shares of the present step.
     share = 0.5 * expected / (expected - actual)
     return torch.nan_to_num(share, nan=0.1).clamp(0.1, 0.5)
 
@@ -569,6 +601,8 @@ def _span(centred: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     The penalty keeps the coefficients in that span, so nothing is lost outside it.
     """
+    # X X^T = U diag(l) U^T gives X^T U diag(l)^-1/2, whose columns are orthonormal eigenvectors of
+    # X^T X with the eigenvalues l: n x n in place of d x d. The spectrum is l / n.
     values, left = torch.linalg.eigh(centred @ centred.T)
     kept = values > 1e-13 * values.abs().max().clamp(min=1e-300)
     values = values[kept]
@@ -582,10 +616,16 @@ def _eigenbasis(rows: torch.Tensor, mean: torch.Tensor) -> tuple[torch.Tensor, t
     """
     n, d = rows.shape
     sample = rows[:: max(1, n // (_ROWS_PER_DIRECTION * d))]
-    blocks = (block - mean.to(rows.dtype) for block in sample.split(1024))
+    blocks = (block - mean.to(rows.dtype) for block in _blocks(sample))
+    # X^T X / n = R diag(e) R^T
     scatter = sum((block.T @ block).to(torch.float64) for block in blocks)
     values, rotation = torch.linalg.eigh(scatter / len(sample))
     return rotation, values.clamp(min=0.0)
+
+
+def _blocks(rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Some rows at a time, so that no copy of all of them is made."""
+    return torch.split(rows, 1024)
 
 
 def _as_tensor(features: np.ndarray, precision: str, device: str) -> torch.Tensor:

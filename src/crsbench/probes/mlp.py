@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from crsbench.core.hashing import sha256_number
-from crsbench.metrics.arrays import UNKNOWN
+from crsbench.metrics.arrays import UNKNOWN, IntArray
 from crsbench.probes.fitted import (
     check_c_grid,
     class_floors,
@@ -98,8 +98,10 @@ class FittedPerceptron:
         )
 
     def _logits(self, block: np.ndarray) -> np.ndarray:
+        # h = max(x W1 + b1, 0), (m, h); logits = h W2 + b2, (m, K)
         hidden = np.maximum(block @ self.hidden_weights_ + self.hidden_bias_, 0.0)
-        return hidden @ self.output_weights_ + self.output_bias_
+        logits: np.ndarray = hidden @ self.output_weights_ + self.output_bias_
+        return logits
 
     def save(self, path: Path | str) -> None:
         """Write an npz without pickle; equal probes give equal bytes."""
@@ -188,9 +190,9 @@ def fit_perceptron(
 def _strata(truth: np.ndarray, task: str) -> np.ndarray:
     """One number per row to stratify by: the class, or the rarest positive label (-1 if none)."""
     if task == "multiclass":
-        return truth.argmax(1)
+        return np.asarray(truth.argmax(1))
     by_rarity = np.argsort(truth.sum(0, dtype=np.int64), kind="stable")
-    rarest = by_rarity[truth[:, by_rarity].argmax(1)]
+    rarest: IntArray = by_rarity[truth[:, by_rarity].argmax(1)]  # argmax: the first that is 1
     return np.where(truth.any(1), rarest, -1)
 
 
@@ -213,6 +215,7 @@ class _Rows:
     def log_loss(self, logits: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
         """Summed log-loss (S,) of logits (S, b, K) for the rows `at` (b,)."""
         truth = self.truth[at]
+        # -sum_k y_k ln p_k; per label ln(1 + e^z) - y z, over the known ones
         if self.multiclass:
             return -(functional.log_softmax(logits, dim=2) * truth).sum((1, 2))
         return ((functional.softplus(logits) - logits * truth) * self.known[at]).sum((1, 2))
@@ -225,13 +228,15 @@ class _Network:
         self._rows, self._settings = rows, settings
         self._random = torch.Generator().manual_seed(sha256_number("mlp", settings.seed) >> 1)
         d, k, h = rows.features.shape[1], rows.truth.shape[1], settings.hidden
-        # He et al. 2015 (arXiv:1502.01852) for the hidden layer; the output layer starts at zero.
+        # He et al. 2015 (arXiv:1502.01852) for the hidden layer: normal deviates of variance 2 / d.
+        # The output layer starts at zero.
         start = torch.randn((d, h), generator=self._random) * (2.0 / d) ** 0.5
         layers = (start, torch.zeros(1, h), torch.zeros(h, k), torch.zeros(1, k))
         self._weights = [
             layer.to(rows.features.device).repeat(len(c_grid), 1, 1).requires_grad_()
             for layer in layers
         ]
+        # Of each C: sum_i loss_i + (||W1||^2 + ||W2||^2) / (2 C), the logistic probe's objective.
         self._penalty = torch.tensor([0.5 / c for c in c_grid], device=rows.features.device)
         self._optimiser = torch.optim.Adam(self._weights, lr=settings.learning_rate)
 
@@ -239,18 +244,19 @@ class _Network:
         """One pass over the rows `allowed`, in an order of its own."""
         order = allowed[torch.randperm(len(allowed), generator=self._random).to(allowed.device)]
         hidden, _, output, _ = self._weights
-        for batch in order.split(self._settings.batch_rows):
+        for batch in torch.split(order, self._settings.batch_rows):
+            # mean loss of the batch + ||W||^2 / (2 C n): the objective, divided by its n rows
             data = self._rows.log_loss(self._logits(batch), batch) / len(batch)
             norms = hidden.square().sum((1, 2)) + output.square().sum((1, 2))
             self._optimiser.zero_grad()
             # The networks share no weight: the gradient of the sum is each one's own.
-            (data + self._penalty * norms / len(allowed)).sum().backward()
+            torch.autograd.backward((data + self._penalty * norms / len(allowed)).sum())
             self._optimiser.step()
 
     @torch.no_grad()
     def mean_log_loss(self, at: torch.Tensor) -> np.ndarray:
         """Mean log-loss (S,) of the rows `at`, in float64."""
-        losses = [self._rows.log_loss(self._logits(b), b).double() for b in at.split(4096)]
+        losses = [self._rows.log_loss(self._logits(b), b).double() for b in torch.split(at, 4096)]
         return (torch.stack(losses).sum(0) / len(at)).cpu().numpy()
 
     def _logits(self, at: torch.Tensor) -> torch.Tensor:

@@ -111,6 +111,7 @@ def _out_of_fold_log_loss(
     else:
         held_out *= np.arange(1 + n_folds.max())[:, None] <= n_folds
         constant = _multilabel_floor_loss(truth, trained, held_out)
+    # sum over folds (the weightings) of the held-out rows' losses (S, P), over the rows
     losses = path.log_loss(features, truth, held_out).sum(0).T + constant[:, None]
     return np.where(n_folds[:, None] > 0, losses / np.maximum(n_rows, 1)[:, None], np.nan)
 
@@ -123,6 +124,8 @@ def _multiclass_floor_loss(
     for train, test in zip(trained.T[1:], held_out.T[1:], strict=True):
         floors = class_floors(truth[train > 0].sum(0), int(train.sum()), "multiclass")
         held = truth[test > 0].sum(0)
+        # A class k that is absent costs -ln floor_k; any other -ln p_k - ln(1 - sum of the floors),
+        # of which the path's own loss has the first term.
         scaled = np.log1p(-np.nansum(floors))
         loss -= np.where(np.isnan(floors), scaled, np.log(floors)) @ held
     return np.array([loss])
@@ -140,6 +143,7 @@ def _multilabel_floor_loss(
         floors = class_floors(
             (truth * train).sum(0, dtype=np.int64), train.sum(0, dtype=np.int64), "multilabel"
         )
+        # -(positives ln floor + negatives ln(1 - floor)); NaN, so nothing, where a label was fitted
         loss -= np.nan_to_num(positives * np.log(floors) + negatives * np.log1p(-floors))
     return loss
 
@@ -184,4 +188,4 @@ def _choose(losses: np.ndarray, settings: ProbeSettings) -> int:
     """Position in the grid of the smallest C whose loss is the least, to within a tie."""
     if np.isnan(losses).any():
         return settings.c_grid.index(default_c(settings.c_grid))
-    return int(np.argmax(losses <= losses.min() * (1 + _TIE)))
+    return int(np.argmax(losses <= losses.min() * (1 + _TIE)))  # argmax: the first, so the smallest

@@ -39,6 +39,14 @@ def runs_to_rows(runs: pd.DataFrame) -> pd.DataFrame:
 
     Raises:
         ValueError: a column is absent or a run occurs twice.
+
+    Two seeds with an AUROC of 0.5 and 0.75: mean 0.625, deviation √(2 · 0.125² / 1).
+
+    >>> key = {"encoder": "a", "dataset": "d", "condition": "clean", "percent": 100}
+    >>> seeds = pd.DataFrame([key | {"seed": 0}, key | {"seed": 1}])
+    >>> runs = seeds.assign(**dict.fromkeys(METRICS, [0.5, 0.75]))
+    >>> runs_to_rows(runs)[["macro_auroc_mean", "macro_auroc_sd"]].round(4).values.tolist()
+    [[0.625, 0.1768]]
     """
     metrics = [*METRICS, *(name for name in runs.columns if name == CORE)]
     runs = _checked_runs(runs, metrics)
@@ -157,24 +165,25 @@ class _Plan:
 def _measures(runs: pd.DataFrame | None, plan: _Plan) -> dict[str, float | str | None]:
     """Measures of one encoder, data set and seed, and why any is missing."""
     auroc: dict[RunKey, float] = {}
-    elsewhere: dict[RunKey, float] = {}
+    on_both_sides: dict[RunKey, float] = {}
     ece = math.nan
     if runs is not None:
-        for row in runs.itertuples():
-            key = row.condition, int(row.percent)
-            auroc[key] = float(row.macro_auroc)
-            if BOTH_SIDES[0] in runs.columns:
-                elsewhere[key] = float(row.source_macro_auroc - row.target_macro_auroc)
-            if key == (CLEAN, 100):
-                ece = float(row.ece)
+        keys = list(zip(runs["condition"], map(int, runs["percent"]), strict=True))
+        auroc = dict(zip(keys, map(float, runs["macro_auroc"]), strict=True))
+        ece = dict(zip(keys, map(float, runs["ece"]), strict=True)).get((CLEAN, 100), math.nan)
+        if BOTH_SIDES[0] in runs.columns:
+            source, target = (runs[name] for name in BOTH_SIDES)
+            on_both_sides = dict(zip(keys, map(float, source - target), strict=True))
     clean = auroc.get((CLEAN, 100), math.nan)
+    # AUROC_f / AUROC_100 of each fraction f; AUROC_clean − AUROC_condition of each degradation;
+    # AUROC_source − AUROC_target, over the classes of both, of each shift target.
     retained = [
         auroc.get((CLEAN, percent), math.nan) / clean if clean else math.nan
         for percent in plan.percents
     ]
     degraded = [clean - auroc.get((name, 100), math.nan) for name in plan.degraded]
     shifted = [
-        elsewhere.get((name, 100), clean - auroc.get((name, 100), math.nan))
+        on_both_sides.get((name, 100), clean - auroc.get((name, 100), math.nan))
         for name in plan.targets
     ]
     parts = {"mean_drop": _mean(degraded), "worst_drop": _worst(degraded)} if degraded else {}
@@ -224,11 +233,16 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _worst(drops: Sequence[float]) -> float:
+    """The largest drop; NaN if one is missing, since that one might be larger."""
     return math.nan if any(math.isnan(drop) for drop in drops) else max(drops)
 
 
 def _join(reasons: Iterable[tuple[int, str | None]]) -> str | None:
-    """One reason for the mean over seeds; a reason shared by the seeds is given once."""
+    """One reason for the mean over seeds; a reason that seeds share is given once.
+
+    >>> _join([(0, "ECE undefined"), (1, None), (2, "ECE undefined")])
+    'seed 0, 2: ECE undefined'
+    """
     seeds: dict[str, list[int]] = {}
     for seed, reason in reasons:
         if isinstance(reason, str):

@@ -10,8 +10,9 @@ import pandas as pd
 from crsbench.core.errors import UserError
 from crsbench.core.hashing import sha256_number
 from crsbench.core.names import AGGREGATE, SEED_MEAN
+from crsbench.metrics.arrays import BoolArray, FloatArray, IntArray
 from crsbench.metrics.statistics import competition_rank, percentile_interval, student_quantile
-from crsbench.score.crs import BoolArray, FloatArray, IntArray, Panel, crs_components
+from crsbench.score.crs import Panel, crs_components
 from crsbench.score.reference import Reference
 from crsbench.score.scoring import Scoring
 
@@ -103,10 +104,16 @@ def tiers(scores: npt.ArrayLike, separated: npt.ArrayLike) -> IntArray:
     Args:
         scores: (E,).
         separated: (E, E) symmetric, true where the pair can be distinguished.
+
+    The first two are separated from the third but not from each other:
+
+    >>> tiers([0.9, 0.8, 0.3], [[0, 0, 1], [0, 0, 1], [1, 1, 0]]).tolist()
+    [1, 1, 2]
     """
     scores = np.asarray(scores, dtype=np.float64)
     order = np.argsort(-scores, kind="stable")
     pair = np.asarray(separated, dtype=bool)[np.ix_(order, order)]
+    # A tier opens at i if all of 0 … i − 1 are separated from all of i … E − 1.
     opens = [i > 0 and bool(pair[:i, i:].all()) for i in range(len(order))]
     result = np.empty(len(order), dtype=np.int64)
     result[order] = 1 + np.cumsum(opens, dtype=np.int64)
@@ -139,6 +146,7 @@ def _draw(n_seeds: int, replicates: int) -> tuple[IntArray, IntArray]:
     """
     generator = np.random.default_rng(sha256_number("seed-paired bootstrap"))
     drawn = generator.integers(0, n_seeds, size=(replicates, n_seeds))
+    # counts (R, S): how often replicate r drew seed s
     counts = (drawn[:, :, None] == np.arange(n_seeds)).sum(axis=1)
     different, which = np.unique(counts, axis=0, return_inverse=True)
     return np.vstack([np.ones((1, n_seeds), dtype=np.int64), different]), which.ravel() + 1
@@ -151,6 +159,7 @@ def _replicated_crs(panel: Panel, dataset: str, counts: IntArray) -> FloatArray:
     axes = np.empty((len(counts), *seed_means.shape))
     for k, axis in enumerate(panel.scoring.axes.values()):
         by_seed = single[axis.measure].to_numpy(np.float64).reshape(len(seed_means), -1)
+        # Σ_s count_s m_s / S of each encoder, then normalised; added seed by seed, in one order
         total = np.zeros(axes.shape[:2])
         for s in range(counts.shape[1]):
             total = total + counts[:, s, None] * by_seed[:, s]
@@ -164,7 +173,8 @@ def _aggregate(scores: dict[str, FloatArray], has: dict[str, BoolArray]) -> Floa
     total = np.zeros_like(next(iter(scores.values())))
     for dataset, values in scores.items():
         total = total + np.where(has[dataset], values, 0.0)
-    return total / np.sum(list(has.values()), axis=0)
+    mean: FloatArray = total / np.sum(list(has.values()), axis=0)
+    return mean
 
 
 def _summary(
@@ -225,6 +235,8 @@ def _pairs(
     differences = scores[:, first] - scores[:, second]
     replicated = differences[which]
     low, high = percentile_interval(replicated, level)
+    # separated: |d| > t · √(S / (S − 1)) · SE. The bootstrap's SE of a mean of S seeds has S in the
+    # denominator of its variance where Student's has S − 1.
     se = replicated.std(axis=0)
     quantile = student_quantile(n_seeds - 1, level)
     return pd.DataFrame(

@@ -8,18 +8,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from crsbench.core.errors import UserError
 from crsbench.core.names import AGGREGATE, SEED_MEAN
+from crsbench.metrics.arrays import BoolArray, FloatArray
 from crsbench.metrics.statistics import competition_rank
 from crsbench.score.reference import Reference
 from crsbench.score.scoring import Scoring, Weights
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 OWN_PANEL = "own panel"
 """The reference of a table without a frozen reference file."""
@@ -56,15 +52,29 @@ def crs_components(
         peers: (…, P, 4) normalised axes of the reference panel, complete.
         is_self: (E, P), true where the peer is the encoder itself.
         weights: of the three components.
+
+    An encoder with the axes 1, 1, 1 and ½ against one with ½ on all four: it dominates its one
+    peer; it is ½ away from the ideal, of at most 2, so its proximity is ¾; its worst axis is ½.
+    The other dominates none, is √(4 · ¼) = 1 away and has ½ for its worst.
+
+    >>> axes = np.array([[1.0, 1.0, 1.0, 0.5], [0.5, 0.5, 0.5, 0.5]])
+    >>> parts = crs_components(axes, axes, np.eye(2, dtype=bool), Weights(0.5, 0.25, 0.25))
+    >>> parts.dominance.tolist(), parts.proximity.tolist(), parts.worst_axis.tolist()
+    ([1.0, 0.0], [0.75, 0.5], [0.5, 0.5])
+    >>> parts.crs.tolist()
+    [0.8125, 0.25]
     """
+    # a dominates b: a_k ≥ b_k for all k and a_k > b_k for one; (…, E, P), axis by axis
     at_least = np.ones((*axes.shape[:-1], peers.shape[-2]), dtype=bool)
     better = np.zeros_like(at_least)
     for k in range(axes.shape[-1]):
         own, other = axes[..., :, None, k], peers[..., None, :, k]
         at_least &= own >= other
         better |= own > other
+    # dominance = #{peers that are dominated} / #{peers}, the encoder itself not being one
     wins = (at_least & better & ~is_self).sum(axis=-1)
     n_peers = (~is_self).sum(axis=-1)
+    # ‖1 − a‖² = Σ_k (1 − a_k)² and min_k a_k, one axis after the other: `sum` may add otherwise
     squared = np.zeros(axes.shape[:-1])
     worst = axes[..., 0]
     for k in range(axes.shape[-1]):
@@ -72,7 +82,7 @@ def crs_components(
         worst = np.minimum(worst, axes[..., k])
     with np.errstate(invalid="ignore"):  # 0 / 0 without peers is the NaN we want
         dominance = np.where(np.isnan(worst), np.nan, wins / n_peers)
-    proximity = 1.0 - np.sqrt(squared) / 2.0
+    proximity = 1.0 - np.sqrt(squared) / 2.0  # the largest distance is √4 = 2
     crs = weights.dominance * dominance + weights.proximity * proximity + weights.worst_axis * worst
     return Components(dominance, proximity, worst, crs)
 
@@ -158,6 +168,7 @@ class Panel:
 
     @property
     def datasets(self) -> list[str]:
+        """The names of the data sets, sorted."""
         return sorted(self.axes["dataset"].unique())
 
     def values(self, dataset: str) -> tuple[pd.DataFrame, FloatArray, BoolArray, BoolArray]:

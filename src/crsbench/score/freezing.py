@@ -12,10 +12,9 @@ import pandas as pd
 
 from crsbench.core.errors import UserError
 from crsbench.core.files import read_json, write_json
-from crsbench.core.names import SEED_MEAN
 from crsbench.score.axes import finish_axes
 from crsbench.score.crs import crs_table
-from crsbench.score.reference import Reference, flattened
+from crsbench.score.reference import Reference, flattened, measures_by_seed
 from crsbench.score.scoring import MEASURES, Scoring, parse_scoring
 
 _KEYS = {"scoring", "panel", "scores", "digests"}
@@ -103,10 +102,10 @@ def load_reference(path: str | Path) -> Reference:
 
 def _panel_to_json(axes: pd.DataFrame) -> dict[str, Any]:
     panel: dict[str, Any] = {}
-    for row in axes[axes["seed"] != SEED_MEAN].to_dict("records"):
-        cell = panel.setdefault(row["encoder"], {}).setdefault(row["dataset"], {})
-        cell[str(row["seed"])] = {
-            name: None if math.isnan(row[name]) else row[name] for name in MEASURES
+    for (encoder, dataset, seed), values in measures_by_seed(axes).items():
+        panel.setdefault(encoder, {}).setdefault(dataset, {})[str(seed)] = {
+            name: None if math.isnan(value) else value
+            for name, value in zip(MEASURES, values, strict=True)
         }
     return panel
 
@@ -124,6 +123,7 @@ def _panel_from_json(panel: Mapping[str, Any]) -> pd.DataFrame:
 
 def _scores_by_cell(scores: pd.DataFrame) -> dict[str, dict[str, float]]:
     by_cell: dict[str, dict[str, float]] = {}
-    for row in scores.itertuples():
-        by_cell.setdefault(row.encoder, {})[row.dataset] = row.crs
+    columns = (scores[name] for name in ("encoder", "dataset", "crs"))
+    for encoder, dataset, crs in zip(*columns, strict=True):
+        by_cell.setdefault(encoder, {})[dataset] = crs
     return by_cell

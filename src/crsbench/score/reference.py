@@ -11,8 +11,6 @@ from crsbench.core.errors import UserError
 from crsbench.core.names import SEED_MEAN
 from crsbench.score.scoring import MEASURES, Scoring
 
-_CELL = ["encoder", "dataset"]
-
 
 @dataclass(frozen=True, eq=False)
 class Reference:
@@ -58,27 +56,32 @@ class Reference:
                 )
 
     def _require_same_panel(self, axes: pd.DataFrame) -> None:
-        key = [*_CELL, "seed"]
-        frozen = self.axes[self.axes["seed"] != SEED_MEAN].set_index(key)[list(MEASURES)]
-        current = axes[axes["seed"] != SEED_MEAN].set_index(key)[list(MEASURES)]
-        cells = set(current.index.droplevel("seed"))
-        frozen = frozen[[cell in cells for cell in frozen.index.droplevel("seed")]]
+        frozen, current = measures_by_seed(self.axes), measures_by_seed(axes)
+        cells = {index[:2] for index in current}
         advice = (
             f"; the panel of the frozen reference {self.name} must not change: restore what made "
             "it, rename the encoder, or freeze a reference of another name"
         )
-        for index in sorted(frozen.index.union(current.index)):
+        for index in sorted(frozen.keys() | current.keys()):
             where = "{} on {}, seed {}".format(*index)
-            if index not in frozen.index:
+            if index[:2] not in cells:
+                continue  # a cell of the panel that has no run here
+            if index not in frozen:
                 raise UserError(f"{where}: not in the frozen panel" + advice)
-            if index not in current.index:
+            if index not in current:
                 raise UserError(f"{where}: frozen, but absent from the runs" + advice)
-            for measure in MEASURES:
-                was, now = frozen.at[index, measure], current.at[index, measure]
+            for measure, was, now in zip(MEASURES, frozen[index], current[index], strict=True):
                 if was != now and not (math.isnan(was) and math.isnan(now)):
                     raise UserError(
                         f"{where}: {measure} is {float(now)!r}, frozen as {float(was)!r}" + advice
                     )
+
+
+def measures_by_seed(axes: pd.DataFrame) -> dict[tuple[Any, ...], tuple[float, ...]]:
+    """The measures, in the order of ``MEASURES``, of each encoder, data set and single seed."""
+    single = axes[axes["seed"] != SEED_MEAN]
+    keys = zip(single["encoder"], single["dataset"], single["seed"], strict=True)
+    return dict(zip(keys, zip(*(single[name] for name in MEASURES), strict=True), strict=True))
 
 
 def flattened(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

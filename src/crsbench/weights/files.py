@@ -129,8 +129,8 @@ def _from_hub(entry: EncoderEntry, name: str, download: bool) -> Path:
         if name.endswith(INDEX):  # which shards are wanted is not known without it
             command = "snakemake --cores 1 stage"
         raise UserError(
-            f"Encoder '{entry.name}': {name} of the hub's {repository} at {revision} is not at "
-            f"hand ({_reason(error)});{terms} stage it with `{command}`."
+            f"Encoder '{entry.name}': {name} of the hub's {repository} at {revision} is not "
+            f"available ({_reason(error)});{terms} stage it with `{command}`."
         ) from error
     return Path(path)
 
