@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from crsbench.calibration.cells import (
     RecalibratedCell,
     recalibrate_cell,
 )
+from crsbench.core.errors import UserError
 from crsbench.core.files import write_table
 from crsbench.data.manifest import read_manifest
 from crsbench.data.splits import read_split, write_split, write_test
@@ -234,6 +236,9 @@ def test_a_target_is_recalibrated_on_one_half_of_its_groups_and_tested_on_the_ot
 def test_the_same_files_give_the_same_tables(
     files: dict[str, CellFiles], cells: dict[str, RecalibratedCell]
 ) -> None:
+    other = replace(files["multiclass"], made_by={"t": {"short_side": 224}})
+    with pytest.raises(UserError, match=r"was made with settings null, the run wants .*forcerun"):
+        recalibrate_cell(other, [20])
     again = recalibrate_cell(files["multiclass"], [10_000, 300, 20])
     for ours, theirs in zip(again.parts(), cells["multiclass"].parts(), strict=True):
         pd.testing.assert_frame_equal(ours, theirs, check_exact=True)

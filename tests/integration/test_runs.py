@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from crsbench.data.splits import read_split
 from crsbench.evaluation.predictions import keep_predictions, read_predictions
 from crsbench.evaluation.runs import (
     PARTIAL_COLUMNS,
+    CellFiles,
     RunFiles,
     collect_runs,
     evaluate_run,
@@ -359,8 +360,17 @@ def test_kept_predictions_hold_the_calibration_set_first(world: World) -> None:
     degraded = world.features("jpeg-1", world.matrix + 1)
     probe = fitted(world, features)[100]
     kept = world.folder / "kept.parquet"
-    files = map(str, (kept, probe, world.manifest_file, world.split_file))
-    keep_predictions(*files, ["clean", "jpeg-1"], [str(features), str(degraded)], [])
+    cell = CellFiles(
+        str(world.manifest_file),
+        {0: str(world.split_file)},
+        {"clean": str(features), "jpeg-1": str(degraded)},
+        probes={0: str(probe)},
+    )
+    keep_predictions(kept, cell, 0)
+    for condition in ("clean", "jpeg-1"):  # features that do not say what made them
+        wanted = replace(cell, made_by={condition: {"short_side": 224}})
+        with pytest.raises(UserError, match=f"{condition}.arrow was made with settings null, the"):
+            keep_predictions(world.folder / "none.parquet", wanted, 0)
     assert read_table(kept)[0]["condition"].unique().tolist() == ["calibration", "clean", "jpeg-1"]
     part = read_split(world.split_file, world.manifest).part
     for condition, rows, matrix in (

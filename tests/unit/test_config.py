@@ -1,7 +1,8 @@
 """The configuration is closed: what it does not know, it refuses in one sentence."""
 
 import copy
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import yaml
 
 from crsbench.config.grid import Cell, Grid
 from crsbench.config.load import load_config
-from crsbench.config.schema import read_unique_keys, typed
+from crsbench.config.schema import read_unique_keys, typed, validate
 from crsbench.core.errors import UserError
 from crsbench.operations.targets import check_targets
 
@@ -97,6 +98,47 @@ def test_a_wrong_config_is_reported(
     with pytest.raises(UserError, match=reported) as error:
         load_config(content, home)
     assert "\n" not in str(error.value)
+
+
+def _numbers(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where numbers stand in nested mappings and lists."""
+    if isinstance(content, dict | list):
+        items = content.items() if isinstance(content, dict) else enumerate(content)
+        for key, value in items:
+            yield from _numbers(value, (*path, key))
+    elif isinstance(content, int | float) and not isinstance(content, bool):
+        yield path
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    ("file", "schema"),
+    [
+        ("config", "config"),
+        ("demo", "config"),
+        ("encoders", "encoders"),
+        ("datasets", "datasets"),
+        ("scoring", "scoring"),
+        ("published", "published"),
+        ("throughput", "throughput"),
+    ],
+)
+def test_no_number_may_be_infinite_or_none_at_all(
+    file: str, schema: str, value: float, settings: Settings
+) -> None:
+    """YAML writes them `.inf` and `.nan`."""
+    content = settings(file)
+    validate(content, schema, file)
+    places = list(_numbers(content))
+    assert places
+    for *parents, last in places:
+        holder = content
+        for key in parents:
+            holder = holder[key]
+        before, holder[last] = holder[last], value
+        with pytest.raises(UserError, match=rf"{last} is {value}; allowed is a finite number"):
+            validate(content, schema, file)
+        holder[last] = before
 
 
 ENCODER = {"title": "X", "group": "general", "licence": "MIT"}

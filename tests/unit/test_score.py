@@ -162,18 +162,18 @@ class TestScoringFile:
             (["weights", "worst"], 0.1, "'worst' in weights .*did you mean 'worst_axis'"),
             (["weights", "dominance"], 0.65, "add up to 1.05; they must add up to 1"),
             (["weights", "dominance"], -0.1, "weights.dominance is -0.1: .*minimum of 0"),
-            (["weights", "dominance"], "0.6", 'weights.dominance is "0.6"; allowed is '),
-            (["weights", "dominance"], True, "weights.dominance is true; allowed is "),
+            (["weights", "dominance"], "0.6", 'weights.dominance is "0.6"; allowed is a number'),
+            (["weights", "dominance"], True, "weights.dominance is true; allowed is a number"),
             (["axes", "calibration", "zero"], 0.0, "equal anchors zero and one, both 0"),
-            (["axes", "calibration", "zero"], math.nan, "calibration.zero is NaN; allowed is "),
             (
-                ["axes", "calibration", "one"],
-                math.inf,
-                "calibration.one is Infinity; allowed is ",
+                ["axes", "calibration", "zero"],
+                math.nan,
+                "calibration.zero is nan; allowed is a finite number",
             ),
+            (["axes", "calibration", "one"], math.inf, "calibration.one is inf; allowed is a fin"),
             (["axes", "calibration", "measure"], "ecee", "is \"ecee\" .*did you mean 'ece'"),
             (["axes", "calibration"], None, "axes.calibration is null; allowed is "),
-            (["protocol_version"], 1.0, "protocol_version is 1.0; allowed is "),
+            (["protocol_version"], 1.0, "protocol_version is 1.0; allowed is text"),
         ],
     )
     def test_is_closed_and_names_what_is_wrong(self, tmp_path, path, value, message):
@@ -187,6 +187,12 @@ class TestScoringFile:
         changed.write_text(yaml.safe_dump(content))
         with pytest.raises(UserError, match=f"scoring.yaml.*{message}"):
             load_scoring(changed)
+
+    def test_the_schema_allows_the_measures_and_axes_of_the_code(self):
+        schema = yaml.safe_load((HOME / "workflow/schemas/scoring.schema.yaml").read_text("utf-8"))
+        assert schema["$defs"]["axis"]["properties"]["measure"]["enum"] == list(MEASURES)
+        axes = schema["properties"]["axes"]
+        assert set(axes["required"]) == set(axes["properties"]) == set(AXES)
 
     def test_names_a_missing_key_and_an_unreadable_file(self, tmp_path):
         incomplete = tmp_path / "scoring.yaml"

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from crsbench.config.load import load_config
+from crsbench.features.store import read_metadata
 from crsbench.operations.resources import (
     count_images,
     extraction_needs,
@@ -19,8 +20,10 @@ from crsbench.operations.resources import (
     probes_needs,
 )
 from worlds.slurm import CannotStartError, one_node_slurm
-from worlds.small_panel import DATASET, SmallPanel, make
+from worlds.small_panel import DATASET, ENCODERS, SmallPanel, edit_in_mid_run, make
 from worlds.workflow import HOME, rules_of_workflow
+
+pytestmark = pytest.mark.slurm
 
 FAST = [
     *("--slurm-init-seconds-before-status-checks", "1"),
@@ -51,6 +54,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
         pytest.skip(f"no SLURM here: {error}")
 
 
+@pytest.fixture(scope="module")
+def local(cluster: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> SmallPanel:
+    """What a run without the cluster makes."""
+    panel = small(tmp_path_factory.mktemp("slurm-local") / "local")
+    panel.finish("--", *TARGETS)
+    return panel
+
+
 def jobs_of(cluster: dict[str, str]) -> list[dict[str, str]]:
     """All jobs that the cluster knows, as `scontrol` shows them."""
     output = subprocess.run(
@@ -75,10 +86,8 @@ def wait_for(found: Callable[[], str | None], seconds: float) -> str:
 
 
 def test_a_cluster_gives_the_bytes_of_a_local_run_also_after_a_cancelled_job(
-    cluster: dict[str, str], tmp_path: Path
+    cluster: dict[str, str], local: SmallPanel, tmp_path: Path
 ) -> None:
-    local = small(tmp_path / "local")
-    local.finish("--", *TARGETS)
     panel = small(tmp_path / "on a $(touch pwned) `touch pwned` cluster", **cluster)
     process = panel.start(
         *("--profile", str(HOME / "profiles/slurm"), "--jobs", "8", *FAST),
@@ -119,6 +128,22 @@ def test_a_cluster_gives_the_bytes_of_a_local_run_also_after_a_cancelled_job(
     memory = {job["JobId"]: job["MinMemoryNode"] for job in by_rule[EXTRACTION]}
     first = memory[cancelled]
     assert sorted(memory.values()) == sorted([first, f"{2 * int(first[:-1])}{first[-1]}"])
+
+
+def test_submitted_jobs_make_what_was_planned_though_the_files_are_edited(
+    cluster: dict[str, str], local: SmallPanel, tmp_path: Path
+) -> None:
+    panel = small(tmp_path / "edited", **cluster)
+    before = len(jobs_of(cluster))
+    profile = "--profile", str(HOME / "profiles/slurm"), "--jobs", "8"
+    edit_in_mid_run(panel, *profile, *FAST, "--", *TARGETS, cores=None)
+    assert panel.made() == local.made()
+    submitted = jobs_of(cluster)[before:]
+    assert sorted(job["JobState"] for job in submitted) == ["COMPLETED"] * 4
+    for encoder in ENCODERS:
+        file = panel.results / "features" / encoder / DATASET / "jpeg-1.arrow"
+        assert read_metadata(file)["made_by"]["perturbations"]["jpeg"] == [10]
+    assert re.search(rf"{EXTRACTION} +1\n", panel.finish("-n", "--", *TARGETS))
 
 
 def test_what_jobs_ask_for_follows_from_the_sizes_in_the_config() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from crsbench.config.planned import FOLDER
 from worlds.workflow import HOME, snakemake_command
 
 ENCODERS = ("image_statistics", "vit_tiny_untrained")
@@ -155,3 +157,30 @@ def with_every_study(panel: SmallPanel) -> SmallPanel:
 
     panel.edit("config", ask)
     return panel
+
+
+def edit_settings(panel: SmallPanel) -> None:
+    """Change what decides the features: of all by the config, of one encoder by its entry."""
+
+    def other_levels(config: dict[str, Any]) -> None:
+        config["perturbations"]["jpeg"] = [60]
+
+    def other_preprocessing(encoders: dict[str, Any]) -> None:
+        encoders[ENCODERS[1]]["preprocessing"]["std"] = [0.5, 0.5, 0.4]
+
+    panel.edit("config", other_levels)
+    panel.edit("encoders", other_preprocessing)
+
+
+def edit_in_mid_run(panel: SmallPanel, *arguments: str, **options: Any) -> None:
+    """Start a run, edit its files before any features are there, and wait for its good end."""
+    process = panel.start(*arguments, **options)
+    deadline = time.monotonic() + 120
+    while not list((panel.folder / FOLDER).glob("*.json")):
+        output = (panel.folder / "snakemake.out").read_text("utf-8")
+        assert process.poll() is None, output
+        assert time.monotonic() < deadline, output
+        time.sleep(0.02)
+    edit_settings(panel)
+    assert not list(panel.results.rglob("*.arrow"))
+    assert process.wait(500) == 0, (panel.folder / "snakemake.out").read_text("utf-8")

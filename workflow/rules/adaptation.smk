@@ -49,6 +49,7 @@ rule adapt:
         target_modules=lambda wc: ADAPTATION["target_modules"].get(wc.encoder),
         recipe=RECIPE,
         settings=clean_settings,
+        frozen=extraction_settings,
     script:
         "../scripts/adapt.py"
 

@@ -28,6 +28,7 @@ rule recalibrate:
         conditions=lambda wc: GRID.conditions(wc.dataset),
         targets=targets_of_dataset,
         cases=CONFIG.settings.get("recalibration", {}).get("cases", []),
+        files=lambda wc: files_of_cell(wc.encoder, wc.dataset, probes=True),
     script:
         "../scripts/recalibrate.py"
 

@@ -27,6 +27,7 @@ from crsbench.config.sources import encoder_inputs, image_root
 from crsbench.data.readers import source_tables
 from crsbench.data.audit_page import notices
 from crsbench.core.errors import UserError, attempt
+from crsbench.evaluation.runs import CellFiles
 from crsbench.features.embeddings import embedding_files
 from crsbench.features.settings import ExtractionSettings, ImageSettings
 from crsbench.core.hashing import sha256_of_file
@@ -163,6 +164,24 @@ def run_files(run, probe, features, clean=""):
         "target": LAYOUT.at(LAYOUT.manifest, dataset=run.condition) if clean else "",
         "made_by": features_made_by(run.encoder, run.condition),
     }
+
+
+def files_of_cell(encoder, dataset, probes=False):
+    """All that the runs of a cell read; probes: with those of all labels."""
+    names = {"encoder": encoder, "dataset": dataset}
+    at, seeds, conditions = LAYOUT.at, CONFIG.seeds, GRID.conditions(dataset)
+    return CellFiles(
+        manifest=at(LAYOUT.manifest, **names),
+        splits={seed: at(LAYOUT.split, **names, seed=seed) for seed in seeds},
+        features={name: at(LAYOUT.features, **names, condition=name) for name in conditions},
+        targets={
+            name: at(LAYOUT.manifest, dataset=name) for name in CONFIG.datasets[dataset].shift
+        },
+        probes={
+            seed: at(LAYOUT.probe, **names, seed=seed, percent="100") for seed in seeds if probes
+        },
+        made_by={name: features_made_by(encoder, name) for name in conditions},
+    )
 
 
 def excluded_classes_of(wc):

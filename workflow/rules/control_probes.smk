@@ -1,21 +1,5 @@
 # The runs under other classifiers than the logistic probe.
-from crsbench.evaluation.runs import CellFiles
-
 CONTROL = CONFIG.control_probes
-
-
-def files_of_cell(cell):
-    names = {"encoder": cell.encoder, "dataset": cell.dataset}
-    at, targets = LAYOUT.at, CONFIG.datasets[cell.dataset].shift
-    return CellFiles(
-        at(LAYOUT.manifest, **names),
-        {seed: at(LAYOUT.split, **names, seed=seed) for seed in CONFIG.seeds},
-        {
-            name: at(LAYOUT.features, **names, condition=name)
-            for name in GRID.conditions(cell.dataset)
-        },
-        {name: at(LAYOUT.manifest, dataset=name) for name in targets},
-    )
 
 
 if CONTROL is not None:
@@ -26,7 +10,7 @@ if CONTROL is not None:
             name:
                 f"control_runs_{cells[0].encoder}@{cells[0].dataset}"  # a sign that no name has
             input:
-                [file for cell in cells for file in files_of_cell(cell).all],
+                [file for cell in cells for file in files_of_cell(cell.encoder, cell.dataset).all],
             output:
                 [LAYOUT.control_file(cell) for cell in cells],
             log:
@@ -44,6 +28,6 @@ if CONTROL is not None:
                 },
                 control={key: CONTROL[key] for key in CONTROL if key != "cells_per_job"},
                 probe=CONFIG.settings["probe"],
-                files=[files_of_cell(cell) for cell in cells],
+                files=[files_of_cell(cell.encoder, cell.dataset) for cell in cells],
             script:
                 "../scripts/control_runs.py"

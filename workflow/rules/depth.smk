@@ -47,5 +47,6 @@ rule depth_runs:
         depths=DEPTHS,
         seeds=CONFIG.seeds,
         settings=CONFIG.settings["probe"],
+        extraction=clean_settings,
     script:
         "../scripts/depth_runs.py"

@@ -91,9 +91,8 @@ rule kept_predictions:
     run:
         from crsbench.evaluation.predictions import keep_predictions
 
-        files = input.probe, input.manifest, input.split
-        tested = params.conditions, input.features, input.targets
-        attempt(log[0], keep_predictions, output[0], *files, *tested)
+        files = files_of_cell(wildcards.encoder, wildcards.dataset, probes=True)
+        attempt(log[0], keep_predictions, output[0], files, int(wildcards.seed))
 
 
 rule predictions:

@@ -100,6 +100,7 @@ for job in sorted({one.job for one in STUDIES.values()}):
             stated_subgroups=STATED_SUBGROUPS,
             studies=names,
             tables=TABLES_BESIDE.get(job, []),
+            extraction=ExtractionSettings.of(CONFIG, CONFIG.encoders, []),
         script:
             "../scripts/studies.py"
 

@@ -14,4 +14,5 @@ with user_error_boundary(snakemake.log[0]):
         files.manifest,
         dict(zip(params.seeds, files.splits, strict=True)),
         settings,
+        params.extraction.made_by[snakemake.wildcards.encoder],
     )

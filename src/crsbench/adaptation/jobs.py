@@ -59,7 +59,7 @@ class TrainingFiles:
     """What a training reads, and `weights, config` (of the adapter), `head`, `log` that it writes.
 
     features: the frozen encoder's clean features, whose mean and scale standardise those of the
-    adapted one.
+    adapted one; made_by: what they must have been made by (`check_made_by`).
     """
 
     manifest: Path
@@ -69,6 +69,7 @@ class TrainingFiles:
     config: Path
     head: Path
     log: Path
+    made_by: Mapping[str, Any] | None = None
 
 
 def adapt(
@@ -149,7 +150,8 @@ def _labelled(
             f"{len(manifest.classes)} classes can be fitted); leave {training.percent} out of "
             "adaptation.fractions."
         )
-    matrix = read_features(files.features).rows(manifest.image_ids, files.features)
+    features = read_features(files.features, files.made_by)
+    matrix = features.rows(manifest.image_ids, files.features)
     return found, *standardisation(matrix[split.part == TRAIN])
 
 

@@ -95,9 +95,16 @@ def _check_names(names: Iterable[str], file: Path | str) -> None:
             )
 
 
-def _is_finite(_: Any, value: Any) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value)
+def _check_finite(content: Any, source: str, place: str = "") -> None:
+    """YAML can write `.nan` and `.inf`, which are no numbers to compute with or to compare."""
+    if isinstance(content, Mapping):
+        for key, value in content.items():
+            _check_finite(value, source, f"{place}.{key}" if place else str(key))
+    elif isinstance(content, list | tuple):
+        for at, value in enumerate(content):
+            _check_finite(value, source, f"{place}.{at}")
+    elif isinstance(content, float) and not math.isfinite(content):
+        raise UserError(f"{source}: {place} is {content}; allowed is a finite number.")
 
 
 def _is_integer(_: Any, value: Any) -> bool:
@@ -107,11 +114,8 @@ def _is_integer(_: Any, value: Any) -> bool:
 
 _Validator = extend(
     Draft202012Validator,
-    type_checker=Draft202012Validator.TYPE_CHECKER.redefine_many(
-        {"number": _is_finite, "integer": _is_integer}
-    ),
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_integer),
 )
-"""YAML can write `.nan` and `.inf`, which are no numbers to compute with."""
 
 
 @cache
@@ -121,6 +125,7 @@ def _validator(schema: str) -> Validator:
 
 def validate(instance: Any, schema: str, source: str) -> None:
     """Raises UserError with the first violation; source: the file, named in the sentence."""
+    _check_finite(instance, source)
     validator = _validator(schema)
     errors = sorted(validator.iter_errors(instance), key=lambda e: (len(e.path), str(e.path)))
     if errors:

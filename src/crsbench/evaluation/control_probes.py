@@ -81,7 +81,7 @@ def write_control_runs(
     """
     manifest = read_manifest(files.manifest)
     clean = files.features[CLEAN]
-    matrix = read_features(clean).rows(manifest.image_ids, clean)
+    matrix = read_features(clean, files.made_by.get(CLEAN)).rows(manifest.image_ids, clean)
     seeds = progress(
         files.splits.items(), f"{cell.encoder}/{cell.dataset}", len(files.splits), "seed"
     )

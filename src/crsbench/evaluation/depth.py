@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pandas as pd
 
@@ -25,11 +26,13 @@ def probe_depths(
     manifest: Path | str,
     splits: Mapping[int, Path | str],
     settings: ProbeSettings,
+    made_by: Mapping[str, Any] | None = None,
 ) -> None:
     """Fit and test the full-label probe at each depth for each seed, and write the runs' table.
 
-    features: percent of the depth: file; splits: seed: file. The table has the columns of `runs`
-    (all at 100 % of the labels, clean) after `depth`, `norm` and `width`.
+    features: percent of the depth: file; splits: seed: file; made_by: what the features
+    must have been made by (`check_made_by`). The table has the columns of `runs` (all at 100 % of
+    the labels, clean) after `depth`, `norm` and `width`.
     """
     dataset = read_manifest(manifest).dataset
     points = [(depth, seed) for depth in features for seed in splits]
@@ -37,7 +40,7 @@ def probe_depths(
     with TemporaryDirectory() as folder:
         for depth, seed in progress(points, f"{encoder} × {dataset}", len(points), "probe"):
             probe, result = (Path(folder) / f"{depth}-{seed}.{kind}" for kind in ("npz", "json"))
-            fit_probes(features[depth], manifest, splits[seed], {100: probe}, settings)
+            fit_probes(features[depth], manifest, splits[seed], {100: probe}, settings, made_by)
             files = RunFiles(str(probe), str(features[depth]), str(manifest), str(splits[seed]))
             evaluate_run(Run(encoder, dataset, seed, CLEAN, 100), files, result)
             found = read_features(features[depth])

@@ -15,11 +15,11 @@ import pandas as pd
 
 from crsbench.core.errors import UserError
 from crsbench.core.files import read_table, write_table
-from crsbench.core.names import CALIBRATION
+from crsbench.core.names import CALIBRATION, CLEAN
 from crsbench.data.manifest import Manifest, read_manifest
 from crsbench.data.splits import TEST
 from crsbench.evaluation.cases import CellCases, TestedCases, in_common, of_seeds
-from crsbench.evaluation.runs import RunFiles, predict_run
+from crsbench.evaluation.runs import CellFiles, predict_run
 from crsbench.metrics.arrays import FloatArray
 from crsbench.metrics.statistics import draw_groups
 
@@ -27,34 +27,19 @@ PROBABILITY = "p_"
 """What stands before a class's name in the name of its column."""
 
 
-def keep_predictions(
-    output: Path | str,
-    probe: str,
-    manifest: str,
-    split: str,
-    conditions: Sequence[str],
-    features: Sequence[str],
-    targets: Sequence[str],
-) -> None:
+def keep_predictions(output: Path | str, files: CellFiles, seed: int) -> None:
     """Write the predictions of one encoder, data set and seed: calibration set, then test sets.
 
     The file is Parquet with the columns `condition`, `image_id` and, for each class, `p_<class>`
     (float32). First stands the calibration set, under `calibration`; then the test images, sorted
-    by condition in the order of `conditions` and by image.
-
-    features: the feature file of each condition, the clean one first; targets: the manifests of the
-    shift targets, which are the last of the conditions.
+    by condition in the order of `files.features` and by image.
     """
-    known = read_manifest(manifest)
-    manifests = [""] * (len(conditions) - len(targets)) + list(targets)
-    runs = [
-        (condition, RunFiles(probe, file, manifest, split, target), TEST)
-        for condition, file, target in zip(conditions, features, manifests, strict=True)
-    ]
-    runs.insert(0, (CALIBRATION, RunFiles(probe, features[0], manifest, split), CALIBRATION))
+    known = read_manifest(files.manifest)
+    runs = [(CALIBRATION, files.run(seed, CLEAN), CALIBRATION)]
+    runs += [(condition, files.run(seed, condition), TEST) for condition in files.features]
     parts = []
-    for condition, files, part in runs:
-        tested = predict_run(files, part)
+    for condition, read, part in runs:
+        tested = predict_run(read, part)
         columns = {
             "condition": np.full(len(tested.image_ids), condition),
             "image_id": tested.image_ids,

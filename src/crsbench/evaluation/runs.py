@@ -75,7 +75,8 @@ class CellFiles:
     """The files that the runs of one encoder × data set read.
 
     splits, probes: seed: file; features: condition: file; targets: shift target: its manifest.
-    Where probes are fitted on the way there are no files of them.
+    Where probes are fitted on the way there are no files of them. made_by: condition: as in
+    `RunFiles`.
     """
 
     manifest: str
@@ -83,6 +84,7 @@ class CellFiles:
     features: Mapping[str, str]
     targets: Mapping[str, str] = field(default_factory=dict)
     probes: Mapping[int, str] = field(default_factory=dict)
+    made_by: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def run(self, seed: int, condition: str) -> RunFiles:
         return RunFiles(
@@ -91,6 +93,7 @@ class CellFiles:
             self.manifest,
             self.splits[seed],
             self.targets.get(condition, ""),
+            made_by=self.made_by.get(condition),
         )
 
     @property
@@ -117,8 +120,7 @@ def fit_probes(
 
     manifest = read_manifest(manifest_file)
     split = read_split(split_file, manifest)
-    features = read_features(features_file)
-    check_made_by(features_file, features.metadata, made_by)
+    features = read_features(features_file, made_by)
     matrix = features.rows(manifest.image_ids, features_file)
     mean, scale = standardisation(matrix[split.part == TRAIN])
     for percent, output in outputs.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -72,6 +72,10 @@ class ExtractionSettings:
             home=config.home,
             weights_root=config.weights_root,
         )
+
+    def clean(self) -> Self:
+        """The same for images that are seen as they are alone."""
+        return replace(self, images=replace(self.images, levels={}))
 
     @property
     def made_by(self) -> dict[str, dict[str, Any]]:

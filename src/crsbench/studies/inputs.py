@@ -20,6 +20,7 @@ from crsbench.evaluation.cases import CellCases
 from crsbench.evaluation.control_probes import collect_control_runs
 from crsbench.evaluation.predictions import CellReader
 from crsbench.evaluation.runs import collect_runs
+from crsbench.features.settings import ExtractionSettings
 from crsbench.score import Reference, Scoring, load_reference, load_scoring
 from crsbench.score.axes import BOTH_SIDES
 from crsbench.score.crs import Panel
@@ -48,6 +49,8 @@ class Inputs:
     conditions: Mapping[str, Sequence[str]] = field(default_factory=dict)
     stated_subgroups: Sequence[str] = ()
     """The subgroup columns asked for that the entry of some data set of the registry states."""
+    extraction: ExtractionSettings | None = None
+    """What the features of the cells must have been made by; None: whatever made them is right."""
 
     @classmethod
     def of_job(cls, files: Any, params: Any) -> Inputs:
@@ -149,6 +152,13 @@ class Inputs:
         """By encoder, data set and condition."""
         keys = [(*cell, condition) for cell in self.cells for condition in self.conditions[cell[1]]]
         return dict(zip(keys, self.files["features"], strict=True))
+
+    def features_made_by(self, encoder: str, condition: str) -> Mapping[str, Any] | None:
+        """What a file of `feature_files` must have been made by, for `read_features`."""
+        if self.extraction is None:
+            return None
+        wanted = self.extraction.clean() if condition in self.targets else self.extraction
+        return wanted.made_by[encoder]
 
     @cached_property
     def split_files(self) -> Mapping[str, str]:

@@ -211,7 +211,8 @@ def _seen(
     file = inputs.feature_files[(*cell, condition)]
     ids = manifest.image_ids[rows]
     groups = np.char.add(f"{manifest.group_namespace}\x1f", manifest.groups[rows])
-    return SeenImages(ids, groups, read_features(file).rows(ids, file))
+    features = read_features(file, inputs.features_made_by(cell[0], condition))
+    return SeenImages(ids, groups, features.rows(ids, file))
 
 
 @study(
