@@ -25,7 +25,6 @@ from crsbench.calibration import METHODS
 from crsbench.core.files import read_table, verify_checksum
 from crsbench.data.manifest import read_manifest
 from crsbench.evaluation.predictions import read_predictions
-from crsbench.metrics.discrimination import macro_auroc
 from crsbench.studies import studies
 from worlds.projects import (
     Project,

@@ -128,7 +128,8 @@ def thresholds(
             one = ranked_target(name, members, calibration)
             data = calibration.truth, calibration.probabilities[None]
             displayed = target(name, members, list(cell.classes), *data)
-            assert one is not None and displayed is not None  # a cell judges its own classes
+            assert one is not None  # a cell judges all of its own classes
+            assert displayed is not None
             positive = one.positive[one.known]
             cut, count = aim.threshold(positive, one.scores[0][one.known])
             shown, _ = aim.threshold(positive, displayed.scores[0][one.known])
