@@ -380,8 +380,9 @@ def test_kept_predictions_hold_the_calibration_set_first(world: World) -> None:
     ):
         found = read_predictions(kept, {condition: world.manifest})[condition]
         assert found.image_ids.tolist() == world.manifest.image_ids[rows].tolist()
-        wanted = FittedProbe.load(probe).predict_proba(matrix[rows].astype(np.float32))
-        assert found.probabilities == pytest.approx(wanted, abs=1e-6)
+        given, scores = FittedProbe.load(probe).predict(matrix[rows].astype(np.float32))
+        assert np.array_equal(found.probabilities, given)
+        assert np.array_equal(found.ranking, scores)
 
 
 def test_standardisation_folds_into_the_probe() -> None:

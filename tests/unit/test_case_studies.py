@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -19,6 +20,7 @@ from crsbench.metrics.calibration_error import (
 )
 from crsbench.metrics.discrimination import resampled_auroc
 from crsbench.metrics.statistics import draw_groups, holm, percentile_interval
+from crsbench.probes.fitted import Decisions
 from crsbench.studies.operating_points import (
     Aim,
     Target,
@@ -27,6 +29,7 @@ from crsbench.studies.operating_points import (
     net_benefit_of,
     operating_points,
     operating_points_of,
+    ranked_target,
 )
 from crsbench.studies.selective_prediction import (
     RiskCoverage,
@@ -42,7 +45,7 @@ from crsbench.studies.shift_detection import (
     chosen_images,
     shift_detection_of,
 )
-from worlds.cells import CLASSES, a_test_set, cell_of, drawn_cases, softmax
+from worlds.cells import CLASSES, a_test_set, cell_of, drawn_cases, softmax, some_cases
 
 # --- resampled metrics ----------------------------------------------------------------------------
 
@@ -403,3 +406,40 @@ def test_shift_detection_finds_what_is_external_and_nothing_where_nothing_is() -
         assert far["flagged"] > 0.3
         assert far["distance_ratio"] > 1.2
         assert same["flagged_clean"] == far["flagged_clean"]
+
+
+@pytest.mark.parametrize("members", [["b"], ["b", "c"]])
+def test_thresholds_tell_certain_cases_apart_by_their_log_odds(members: list[str]) -> None:
+    truth = np.eye(3, dtype=np.int8)[[1, 1, 0, 0, 0, 0]]
+    logits = np.zeros((6, 3))
+    logits[:, 1] = [60.0, 50.0, 45.0, 40.0, -1.0, -2.0]
+    logits[:, 2] = -5.0
+    decided = Decisions("multiclass", logits, np.array([], dtype=int), np.array([]))
+    given, scores = decided.probabilities(), decided.log_odds()
+    assert (given[:4, 1] == 1).all()
+    test = replace(a_test_set(truth, given[None]), scores=scores[None])
+    cell = cell_of({"clean": test}, [(truth, given)])
+    cell = replace(cell, calibration=[replace(cell.calibration[0], scores=scores)])
+    (row,) = operating_points_of(cell, {"t": members}, Aim("sensitivity", 0.9))
+    assert (row["sensitivity"], row["specificity"]) == (1.0, 1.0)
+    assert row["threshold"] == pytest.approx(1.0)  # displayed as a probability
+    # Of the same probabilities alone, two negatives reach the threshold.
+    alone = replace(cell, calibration=[replace(cell.calibration[0], scores=None)])
+    alone = replace(alone, tests={"clean": replace(test, scores=None)})
+    (row,) = operating_points_of(alone, {"t": members}, Aim("sensitivity", 0.9))
+    assert row["specificity"] == 0.5
+
+
+def test_the_log_odds_of_several_classes_are_those_of_their_sum() -> None:
+    logits = np.random.default_rng(0).normal(size=(40, 3))
+    decided = Decisions("multiclass", logits, np.array([], dtype=int), np.array([]))
+    truth = np.eye(3, dtype=np.int8)[np.arange(40) % 3]
+    cases = replace(some_cases(truth, decided.probabilities()), scores=decided.log_odds())
+    found = ranked_target("t", ["a", "c"], cases)
+    p = decided.probabilities()[:, [0, 2]].sum(axis=1)
+    assert found is not None
+    assert found.scores[0] == pytest.approx(np.log(p / (1 - p)), abs=1e-12)
+    # Labels do not exclude each other: their probabilities are added up.
+    labels = ranked_target("t", ["a", "c"], replace(cases, task="multilabel"))
+    assert labels is not None
+    assert labels.scores[0] == pytest.approx(p)

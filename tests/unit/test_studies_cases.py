@@ -149,11 +149,11 @@ def write_manifest_of(folder: Path, classes: list[str]) -> Path:
 
 
 def write_kept(file: Path, images: list[int], classes: list[str]) -> Path:
-    """Probabilities that name their image and class: image i, class k has i / 10 + k / 100."""
+    """Logits that name their image and class: image i, class k has i / 10 + k / 100."""
     table = pd.DataFrame({"condition": "t", "image_id": [f"i{i}" for i in images]})
     for k, name in enumerate(classes):
-        table[f"p_{name}"] = np.array([i / 10 + k / 100 for i in images], dtype=np.float32)
-    write_table(file, table, {"classes": classes, "task": "multilabel"})
+        table[f"logit_{name}"] = [i / 10 + k / 100 for i in images]
+    write_table(file, table, {"classes": classes, "task": "multilabel", "floors": {}})
     return file
 
 
@@ -168,8 +168,17 @@ def test_a_test_set_is_what_all_seeds_saw_of_the_classes_that_it_has(tmp_path: P
     test_set = read_test_set(read_manifest(manifest), "t", files)["one"]
     assert test_set.groups.tolist() == ["p0", "p1", "p2"]  # images 1, 2 and 4
     assert test_set.truth.tolist() == [[0, 1], [1, 1], [1, 1]]  # columns a and c
-    expected = np.array([[0.1, 0.12], [0.2, 0.22], [0.4, 0.42]], dtype=np.float32)
-    assert np.array_equal(test_set.probabilities, [expected, expected])
+    logits = np.array([[0.1, 0.12], [0.2, 0.22], [0.4, 0.42]])
+    assert test_set.ranking == pytest.approx(np.stack([logits, logits]), abs=1e-15)
+    assert test_set.probabilities == pytest.approx(1 / (1 + np.exp(-test_set.ranking)), abs=1e-15)
+
+
+def test_kept_probabilities_of_an_earlier_version_are_refused(tmp_path: Path) -> None:
+    manifest = read_manifest(write_manifest_of(tmp_path, ["a"]))
+    table = pd.DataFrame({"condition": "t", "image_id": ["i0"], "p_a": np.float32([0.5])})
+    write_table(tmp_path / "old.parquet", table, {"classes": ["a"], "task": "multilabel"})
+    with pytest.raises(UserError, match=r"old\.parquet .* p_a, not .*--forcerun kept_predictions"):
+        read_predictions(tmp_path / "old.parquet", {"t": manifest})
 
 
 def test_an_absent_condition_or_image_is_reported(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from crsbench.calibration import METHODS
 from crsbench.core.files import read_table, verify_checksum
 from crsbench.data.manifest import read_manifest
 from crsbench.evaluation.predictions import read_predictions
-from crsbench.metrics.discrimination import macro_auroc
 from crsbench.studies import studies
 from worlds.projects import (
     Project,
@@ -264,17 +263,18 @@ def test_published_figures_that_the_run_lacks_stay_empty(finished: Project) -> N
     assert len(lines) == len(table) + 1
 
 
-def test_kept_predictions_give_the_auroc_of_the_runs(finished: Project) -> None:
-    manifest = read_manifest(finished.results / "data/tints/manifest.parquet")
+def test_kept_predictions_give_the_values_of_the_runs(finished: Project) -> None:
     runs = pd.read_parquet(finished.results / "tables/runs.parquet")
-    runs = runs[(runs["dataset"] == "tints") & (runs["percent"] == 100)]
-    assert set(runs["condition"]) == {"clean", "jpeg-1", "jpeg-2", "rician_noise-1"}
+    runs = runs[runs["percent"] == 100]
+    degraded = {"jpeg-1", "jpeg-2", "rician_noise-1"}
+    assert set(runs["condition"]) == {"clean", "foreign", *degraded}
     for run in runs.itertuples():
-        file = finished.results / f"predictions/{run.encoder}/tints/seed{run.seed}.parquet"
-        kept = read_predictions(file, {run.condition: manifest})[run.condition]
-        assert macro_auroc(kept.truth, kept.probabilities) == pytest.approx(
-            run.macro_auroc, abs=1e-6
-        )
+        tested = run.condition if run.condition == "foreign" else run.dataset
+        manifest = read_manifest(finished.results / f"data/{tested}/manifest.parquet")
+        file = finished.results / f"predictions/{run.encoder}/{run.dataset}/seed{run.seed}.parquet"
+        kept = read_predictions(file, {run.condition: manifest})[run.condition].metrics()
+        assert kept.macro_auroc == pytest.approx(run.macro_auroc, abs=1e-12)
+        assert kept.ece == pytest.approx(run.ece, abs=1e-12)
 
 
 def test_test_cases_are_resampled_about_the_auroc_of_the_table(finished: Project) -> None:

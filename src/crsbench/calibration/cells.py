@@ -98,7 +98,7 @@ def _recalibrated(cases: TestedCases, calibrator: Calibrator) -> RunMetrics:
     # A label's temperature keeps its ranking, which no rounding near 0 or 1 should touch.
     keeps = calibrator.name == "temperature" and cases.task == "multilabel"
     made = calibrator.recalibrate(cases.given)
-    return replace(cases, given=made, scores=cases.given if keeps else None).metrics()
+    return replace(cases, given=made, scores=cases.ranking if keeps else None).metrics()
 
 
 def _best(cross_validated: Mapping[str, float]) -> str:

@@ -22,13 +22,12 @@ from crsbench.core.files import atomic_write, write_table
 from crsbench.core.names import number
 from crsbench.core.plotting import COLOURS, house_style, svg_text
 from crsbench.evaluation.cases import TestedCases
-from crsbench.evaluation.predictions import PROBABILITY
 from crsbench.metrics.arrays import ROW_SUM_TOLERANCE, UNKNOWN, Task
 from crsbench.metrics.calibration_error import equal_width_bin, top_label
 from crsbench.metrics.run_metrics import RunMetrics
 from crsbench.metrics.statistics import Interval, group_bootstrap
 
-LABEL, TRUTH, GROUP, PART = "label", "y_", "group", "part"
+LABEL, PROBABILITY, TRUTH, GROUP, PART = "label", "p_", "y_", "group", "part"
 CALIBRATION, TEST = "calibration", "test"
 REPLICATES = 1000
 

@@ -180,15 +180,24 @@ def read_json(path: Path | str) -> dict[str, Any]:
 
 
 def write_table(
-    path: Path | str, frame: pd.DataFrame, metadata: Mapping[str, Any] | None = None
+    path: Path | str,
+    frame: pd.DataFrame,
+    metadata: Mapping[str, Any] | None = None,
+    noisy: Sequence[str] = (),
 ) -> None:
-    """Write a Parquet table; `metadata` goes into the schema as JSON under the key `crsbench`."""
+    """Write a Parquet table; `metadata` goes into the schema as JSON under the key `crsbench`.
+
+    noisy: columns of floats that hardly any two rows share: only their leading bytes compress.
+    """
     table = pa.Table.from_pandas(frame, preserve_index=False)
     known = {**(table.schema.metadata or {}), b"seal": BLANK_CHECKSUM}
     if metadata is not None:
         known[b"crsbench"] = json.dumps(metadata, allow_nan=False, sort_keys=True).encode()
     content = BytesIO()
-    pq.write_table(table.replace_schema_metadata(known), content, compression="zstd")
+    table = table.replace_schema_metadata(known)
+    others = [name for name in table.column_names if name not in noisy]
+    coding = {"use_dictionary": others, "use_byte_stream_split": list(noisy)} if noisy else {}
+    pq.write_table(table, content, compression="zstd", **coding)
     with atomic_write(path) as part:
         part.write_bytes(checksummed(content.getvalue()))
 

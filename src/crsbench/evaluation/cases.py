@@ -25,7 +25,8 @@ class TestedCases:
     classes: names of the S judged classes, those that the cases are labelled for; shared: (S,)
     their columns among the model's K, ascending; image_ids, groups: (n,) str; truth: (n, S) of 0,
     1 and `UNKNOWN`; given: (n, K) probabilities as the model gave them, or (seeds, n, K) of one
-    model a seed; scores: of the same shape, what AUROCs rank by in place of `given`.
+    model a seed; scores: of the same shape, what AUROCs rank by in place of `given`: of a probe its
+    log-odds, which do not saturate.
 
     Of a test set that is resampled also subgroups: n rows of further columns; weights: (1 + R, n),
     how often each case occurs in the test set itself (the first row, all ones) and in R resamples
@@ -51,6 +52,7 @@ class TestedCases:
         tested: Manifest,
         rows: np.ndarray,
         given: np.ndarray,
+        scores: np.ndarray | None = None,
     ) -> TestedCases:
         """Label what a model of the K `classes` says of some rows (mask or places) of a manifest.
 
@@ -59,7 +61,7 @@ class TestedCases:
         shared = [k for k, name in enumerate(classes) if name in tested.classes]
         judged = tuple(classes[k] for k in shared)
         truth = tested.truth[rows][:, [tested.classes.index(name) for name in judged]]
-        cases = tested.image_ids[rows], tested.groups[rows], truth, given
+        cases = tested.image_ids[rows], tested.groups[rows], truth, given, scores
         return cls(task, judged, np.array(shared, dtype=np.int64), *cases)
 
     def __len__(self) -> int:
@@ -75,6 +77,11 @@ class TestedCases:
         """(…, n, S) of the judged classes, as the model gave them."""
         return self._judged(self.given)
 
+    @property
+    def ranking(self) -> np.ndarray:
+        """(…, n, S) what AUROCs of the judged classes rank by: scores, else probabilities."""
+        return self._judged(self.given if self.scores is None else self.scores)
+
     def confidences(self) -> FloatArray:
         """(…, n, S) float64: probabilities that are fit for a judgement of their calibration.
 
@@ -85,18 +92,17 @@ class TestedCases:
         return np.asarray(self.probabilities, dtype=np.float64)
 
     def metrics(self, excluded_classes: Sequence[str] = ()) -> RunMetrics:
-        """The metrics of one model; AUROCs rank by what it gave, not by the `confidences`.
+        """The metrics of one model; AUROCs rank by the `ranking`, not by the `confidences`.
 
         excluded_classes: as for `crsbench.metrics.run_metrics.run_metrics`.
         """
-        scores = self.probabilities if self.scores is None else self._judged(self.scores)
         return run_metrics(
             self.task,
             self.truth,
             self.confidences(),
             self.classes,
             excluded_classes=excluded_classes,
-            scores=scores,
+            scores=self.ranking,
         )
 
     def _judged(self, values: np.ndarray) -> np.ndarray:
@@ -117,9 +123,14 @@ class TestedCases:
         )
 
     def of_judged_classes(self) -> TestedCases:
-        """The same cases as if the model had no classes but the judged ones, ranked as they are."""
+        """The same cases as if the model had no classes but the judged ones.
+
+        Labels of a multi-label task keep their scores; the shares of a multi-class one rank anew.
+        """
         judged = np.arange(len(self.classes))
-        return replace(self, given=self.confidences(), shared=judged, scores=None)
+        keeps = self.scores is not None and self.task == "multilabel"
+        scores = self.ranking if keeps else None
+        return replace(self, given=self.confidences(), shared=judged, scores=scores)
 
 
 def in_common(sets: Sequence[TestedCases]) -> list[TestedCases]:

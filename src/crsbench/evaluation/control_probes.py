@@ -109,9 +109,9 @@ class _Standardised:
     mean: np.ndarray
     scale: np.ndarray
 
-    def predict_proba(self, features: np.ndarray) -> np.ndarray:
+    def predict(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         standardised = ((features - self.mean) / self.scale).astype(np.float32)
-        return self.probe.predict_proba(standardised)
+        return self.probe.predict(standardised)
 
 
 def _fitted(

@@ -19,47 +19,59 @@ from crsbench.core.names import CALIBRATION, CLEAN
 from crsbench.data.manifest import Manifest, read_manifest
 from crsbench.data.splits import TEST
 from crsbench.evaluation.cases import CellCases, TestedCases, in_common, of_seeds
-from crsbench.evaluation.runs import CellFiles, predict_run
+from crsbench.evaluation.runs import CellFiles, decide_run
 from crsbench.metrics.arrays import FloatArray
 from crsbench.metrics.statistics import draw_groups
+from crsbench.probes.fitted import Decisions
 
-PROBABILITY = "p_"
+LOGIT = "logit_"
 """What stands before a class's name in the name of its column."""
 
 
 def keep_predictions(output: Path | str, files: CellFiles, seed: int) -> None:
     """Write the predictions of one encoder, data set and seed: calibration set, then test sets.
 
-    The file is Parquet with the columns `condition`, `image_id` and, for each class, `p_<class>`
-    (float32). First stands the calibration set, under `calibration`; then the test images, sorted
-    by condition in the order of `files.features` and by image.
+    The file is Parquet with the columns `condition`, `image_id` and, for each class,
+    `logit_<class>` (float64), from which `crsbench.probes.fitted.Decisions` makes the probabilities
+    and log-odds of the runs. Its metadata name the classes, and the classes that are predicted at a
+    constant with their probability (`floors`). First stands the calibration set, under
+    `calibration`; then the test images, sorted by condition in the order of `files.features` and by
+    image.
     """
     known = read_manifest(files.manifest)
     runs = [(CALIBRATION, files.run(seed, CLEAN), CALIBRATION)]
     runs += [(condition, files.run(seed, condition), TEST) for condition in files.features]
+    names = [f"{LOGIT}{name}" for name in known.classes]
     parts = []
     for condition, read, part in runs:
-        tested = predict_run(read, part)
-        columns = {
-            "condition": np.full(len(tested.image_ids), condition),
-            "image_id": tested.image_ids,
-        }
-        for name, values in zip(known.classes, tested.given.T, strict=True):
-            columns[f"{PROBABILITY}{name}"] = values.astype(np.float32)
+        image_ids, decided = decide_run(read, part)
+        columns = {"condition": np.full(len(image_ids), condition), "image_id": image_ids}
+        columns |= dict(zip(names, decided.logits.T, strict=True))
         parts.append(pd.DataFrame(columns))
+    constant = [known.classes[k] for k in decided.floor_classes]
+    floors = dict(zip(constant, decided.floor_probabilities.tolist(), strict=True))
     metadata = {"classes": list(known.classes), "task": known.task, "dataset": known.dataset}
-    write_table(output, pd.concat(parts, ignore_index=True), metadata)
+    write_table(output, pd.concat(parts, ignore_index=True), metadata | {"floors": floors}, names)
 
 
 def read_predictions(path: Path | str, tested: Mapping[str, Manifest]) -> dict[str, TestedCases]:
-    """Read what one seed's probe says of the images of some conditions, as float32.
+    """Read what one seed's probe says of the images of some conditions: the runs' own values.
 
     tested: condition (`calibration` among them): the manifest of its images. UserError: the file
-    lacks one of them, or the manifest an image.
+    lacks one of them, or the manifest an image, or the file is of an earlier version.
     """
     table, metadata = read_table(path)
     classes = metadata["classes"]
-    probabilities = table[[f"{PROBABILITY}{name}" for name in classes]].to_numpy(np.float32)
+    names = [f"{LOGIT}{name}" for name in classes]
+    if "floors" not in metadata or not set(names) <= set(table):
+        raise UserError(
+            f"{path} was written by an earlier version: it has the columns "
+            f"{', '.join(table)}, not `{LOGIT}<class>`. Make all such files again: "
+            "snakemake --forcerun kept_predictions."
+        )
+    logits = np.stack([table[name].to_numpy(np.float64) for name in names], axis=1)
+    places_of_floors = np.array([classes.index(name) for name in metadata["floors"]], dtype=int)
+    floors = places_of_floors, np.array([*metadata["floors"].values()], dtype=np.float64)
     image_ids = table["image_id"].to_numpy()
     places = table.groupby("condition", sort=False).indices
     found = {}
@@ -70,8 +82,9 @@ def read_predictions(path: Path | str, tested: Mapping[str, Manifest]) -> dict[s
             )
         kept = places[condition]
         rows = _rows_of(manifest, image_ids[kept].astype(str), path)
-        given = probabilities[kept]
-        found[condition] = TestedCases.of(metadata["task"], classes, manifest, rows, given)
+        decided = Decisions(metadata["task"], logits[kept], *floors)
+        said = decided.probabilities(), decided.log_odds()
+        found[condition] = TestedCases.of(metadata["task"], classes, manifest, rows, *said)
     return found
 
 

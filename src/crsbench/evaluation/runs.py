@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +24,7 @@ from crsbench.evaluation.cases import TestedCases
 from crsbench.features.store import Features, check_made_by, read_features
 from crsbench.metrics.run_metrics import RunMetrics
 from crsbench.probes import FittedProbe, ProbeSettings
+from crsbench.probes.fitted import Decisions
 
 CACHED_FILES = 32
 """How many manifests and splits a process keeps in memory: several data sets and seeds."""
@@ -168,9 +169,12 @@ def on_raw_features(probe: FittedProbe, mean: np.ndarray, scale: np.ndarray) -> 
 
 
 class Probe(Protocol):
-    """Anything that is fitted and gives probabilities (m, K) for features (m, d) as stored."""
+    """Anything that is fitted and predicts, from features (m, d) as stored.
 
-    def predict_proba(self, features: np.ndarray) -> np.ndarray: ...
+    `predict` gives probabilities (m, K) and what AUROCs rank by (m, K).
+    """
+
+    def predict(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
 
 
 def predict_run(files: RunFiles, part: str = TEST) -> TestedCases:
@@ -187,23 +191,38 @@ def predict_with(probe: Probe, files: RunFiles, part: str = TEST) -> TestedCases
     part: what of the probe's own data set is predicted, the test or the calibration set; of a shift
     target it is every image that the probe has not seen.
     """
+    manifest, tested, rows = _tested_rows(files, part)
+    blocks = [probe.predict(block) for block in _feature_blocks(files, tested.image_ids[rows])]
+    given, scores = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    return TestedCases.of(manifest.task, manifest.classes, tested, rows, given, scores)
+
+
+def decide_run(files: RunFiles, part: str = TEST) -> tuple[np.ndarray, Decisions]:
+    """The image ids (n,) of a run, and what the logistic probe of `files.probe` decides of them.
+
+    `predict_run` gives the probabilities and log-odds of these logits.
+    """
+    _, tested, rows = _tested_rows(files, part)
+    probe, image_ids = _probe(files.probe), tested.image_ids[rows]
+    blocks = [probe.decide(block) for block in _feature_blocks(files, image_ids)]
+    return image_ids, replace(blocks[0], logits=np.concatenate([one.logits for one in blocks]))
+
+
+def _tested_rows(files: RunFiles, part: str) -> tuple[Manifest, Manifest, np.ndarray]:
+    """The probe's manifest, that of the tested images, and which of its rows are tested (mask)."""
     manifest, split = _split(files.manifest, files.split)
     if files.target:
-        tested = _manifest(files.target)
-        rows = unseen(files.target, files.manifest, files.split)
-    else:
-        tested, rows = manifest, split.part == part
-    probabilities = _predicted(probe, files, tested.image_ids[rows])
-    return TestedCases.of(manifest.task, manifest.classes, tested, rows, probabilities)
+        return manifest, _manifest(files.target), unseen(files.target, files.manifest, files.split)
+    return manifest, manifest, split.part == part
 
 
-def _predicted(probe: Probe, files: RunFiles, image_ids: np.ndarray) -> np.ndarray:
-    """(n, K) probabilities, a bounded number of rows at a time: several threads do it at once."""
+def _feature_blocks(files: RunFiles, image_ids: np.ndarray) -> Iterator[np.ndarray]:
+    """Features of the images, a bounded number of rows at a time: several threads do it at once."""
     features = _features(files.features)
     check_made_by(files.features, features.metadata, files.made_by)
     at = features.positions(image_ids, files.features)
-    blocks = [at[start : start + ROWS_AT_ONCE] for start in range(0, len(at), ROWS_AT_ONCE)]
-    return np.concatenate([probe.predict_proba(features.take(block)) for block in blocks])
+    for start in range(0, len(at), ROWS_AT_ONCE):
+        yield features.take(at[start : start + ROWS_AT_ONCE])
 
 
 def evaluate_run(
@@ -239,7 +258,7 @@ def evaluate_with(
     """The content of a run's file but for its `probe`: the run, its metrics, the weights' digest.
 
     A shift target is judged on the classes that it shares with the probe's data set, which the
-    content names. A multi-class probe ranks their images by its probabilities as they are; its
+    content names. A multi-class probe ranks their images by the log-odds among all its classes; its
     calibration is that of the probabilities given that one of the shared classes is true. Beside
     them stand `target_macro_auroc` and `source_macro_auroc`, both over exactly those classes that
     are shared and whose AUROC is defined here and on the source's clean test set; their difference

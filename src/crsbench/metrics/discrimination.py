@@ -35,7 +35,7 @@ def auroc_per_class(truth: npt.ArrayLike, scores: npt.ArrayLike) -> FloatArray:
     if (truth == UNKNOWN).any():
         known = [labels != UNKNOWN for labels, _ in pairs]
         pairs = [(pair[0][of], pair[1][of]) for pair, of in zip(pairs, known, strict=True)]
-    aurocs = [_auroc(labels.astype(np.uint64), column) for labels, column in pairs]
+    aurocs = [_auroc(labels == 1, column) for labels, column in pairs]
     return np.array(aurocs, dtype=np.float64)
 
 
@@ -92,33 +92,14 @@ def resampled_auroc(
     return result
 
 
-def _auroc(labels: npt.NDArray[np.uint64], scores: FloatArray) -> float:
+def _auroc(positive: npt.NDArray[np.bool_], scores: FloatArray) -> float:
     """(#{positive above negative} + ½ #{positive tied with negative}) / (P N); both (n,)."""
-    n_positive = int(labels.sum())
-    n_negative = labels.size - n_positive
-    if n_positive == 0 or n_negative == 0:
+    above, below = np.sort(scores[positive]), np.sort(scores[~positive])
+    if not (above.size and below.size):
         return float("nan")
-    if scores.min() < 0:  # ranks in place of the scores: the AUROC depends on nothing else
-        scores = np.unique(scores, return_inverse=True)[1].astype(np.float64)
-    # The bits of non-negative floats sort as the floats do and leave the sign bit free, so score
-    # and label fit one integer, and one sort orders the scores and, within ties, the labels.
-    # The shift drops that bit, so a negative zero equals the positive one.
-    keys = (scores.view(np.uint64) << np.uint64(1)) | labels
-    keys.sort()
-    positive = (keys & np.uint64(1)).astype(np.int64)
-    positions = np.arange(keys.size)
-    # The j-th positive (j = 0, 1, …) stands at position_j, after position_j − j negatives:
-    # above = Σ_j position_j − P (P − 1) / 2, with the negatives of its own tie counted whole.
-    above = int(positive @ positions) - n_positive * (n_positive - 1) // 2
-    changes = (keys[1:] ^ keys[:-1]) > 1  # they differ in more than the label's bit: not tied
-    tied = 0
-    if not changes.all():
-        starts = np.concatenate(([0], np.flatnonzero(changes) + 1))
-        sizes = np.diff(starts, append=keys.size)
-        positives = np.add.reduceat(positive, starts)
-        tied = int(positives @ (sizes - positives))  # Σ_g P_g N_g, all counted as above
-    # (above − tied + ½ tied) / (P N), in integers until the division.
-    return (2 * above - tied) / (2 * n_positive * n_negative)
+    # Of each positive the negatives that score less, and those that score no more: a tie is in one.
+    less, no_more = (np.searchsorted(below, above, side) for side in ("left", "right"))
+    return int(less.sum() + no_more.sum()) / (2 * above.size * below.size)
 
 
 def mean_defined(values: FloatArray) -> float:

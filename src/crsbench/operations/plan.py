@@ -216,7 +216,7 @@ def _runs(plan: Plan) -> list[Line]:
     if config.settings["keep_predictions"]:
         jobs = len(plan.grid.cells) * len(config.seeds)
         kept = sum(_probabilities(plan, cell) for cell in plan.grid.cells) * len(config.seeds)
-        lines.append(Line("kept_predictions", jobs, gigabytes=4e-9 * kept))
+        lines.append(Line("kept_predictions", jobs, gigabytes=7.5e-9 * kept))
     return lines
 
 

@@ -76,19 +76,20 @@ class FittedProbe:
     floor_probabilities_: np.ndarray
 
     def predict_proba(self, features: np.ndarray) -> np.ndarray:
-        """Probabilities (m, K), float64, of features (m, d) standardised as in training.
+        """Probabilities (m, K), float64, of features (m, d) standardised as in training."""
+        return self.decide(features).probabilities()
 
-        Multiclass: softmax over the fitted classes, scaled by 1 minus the floors. Multilabel: a
-        sigmoid per label.
-        """
-        return probabilities_of(
-            features,
-            self.coef_.shape[1],
-            lambda block: block @ self.coef_.T + self.intercept_,
-            self.task,
-            self.floor_classes_,
-            self.floor_probabilities_,
+    def decide(self, features: np.ndarray) -> Decisions:
+        """What it decides of features (m, d) standardised as in training."""
+        logits = by_blocks(
+            features, self.coef_.shape[1], lambda block: block @ self.coef_.T + self.intercept_
         )
+        return Decisions(self.task, logits, self.floor_classes_, self.floor_probabilities_)
+
+    def predict(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Probabilities and log-odds, (m, K) each."""
+        decided = self.decide(features)
+        return decided.probabilities(), decided.log_odds()
 
     def save(self, path: Path | str) -> None:
         """Write an npz without pickle; equal probes give equal bytes."""
@@ -126,18 +127,77 @@ def default_c(c_grid: Sequence[float]) -> float:
     return c_grid[(len(c_grid) - 1) // 2]
 
 
-def probabilities_of(
-    features: np.ndarray,
-    width: int,
-    logits_of: Callable[[np.ndarray], np.ndarray],
-    task: str,
-    floor_classes: np.ndarray,
-    floor_probabilities: np.ndarray,
-) -> np.ndarray:
-    """Probabilities (m, K) of features (m, width), by blocks of rows in float64.
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """What a probe decides of m cases.
 
-    Multiclass: softmax over the classes that are not at their floor, scaled by 1 minus the floors.
-    Multilabel: a sigmoid per label. Raises ValueError for features of another width.
+    logits (m, K) : float64; floor_classes (F,), floor_probabilities (F,) : the classes or labels
+    that are predicted at a constant, whose logits have no effect.
+    """
+
+    task: str
+    logits: np.ndarray
+    floor_classes: np.ndarray
+    floor_probabilities: np.ndarray
+
+    def probabilities(self) -> np.ndarray:
+        """Probabilities (m, K), float64.
+
+        Multiclass: softmax over the classes that are not at their floor, scaled by 1 minus the
+        floors. Multilabel: a sigmoid per label.
+        """
+        if self.task == "multilabel":
+            # sigmoid(z) = 1 / (1 + e^-z) = e^(-ln(1 + e^-z)), which overflows for no z
+            probabilities: FloatArray = np.exp(-np.logaddexp(0.0, -self.logits))
+        else:
+            logits = self.logits.copy()
+            logits[:, self.floor_classes] = -np.inf
+            odds = np.exp(logits - logits.max(1, keepdims=True))
+            fitted = 1.0 - self.floor_probabilities.sum()
+            probabilities = odds * (fitted / odds.sum(1, keepdims=True))
+        probabilities[:, self.floor_classes] = self.floor_probabilities
+        return probabilities
+
+    def log_odds(self) -> np.ndarray:
+        """Log-odds (m, K), float64: they rank as the probabilities do, but never saturate.
+
+        Multiclass: of each class given that none at its floor is true. Multilabel: the logits. A
+        class at its floor f has everywhere ln(f / (1 - f)).
+        """
+        floors = np.log(self.floor_probabilities) - np.log1p(-self.floor_probabilities)
+        scores = self.logits.copy()
+        if self.task == "multiclass":
+            fitted = np.setdiff1d(np.arange(scores.shape[1]), self.floor_classes)
+            scores[:, fitted] = _log_odds(scores[:, fitted]) if len(fitted) > 1 else -floors.sum()
+        scores[:, self.floor_classes] = floors
+        return scores
+
+
+def _log_odds(logits: np.ndarray) -> np.ndarray:
+    """z_k = l_k - ln sum over j != k of exp(l_j), (m, K), of logits (m, K) with K of at least 2."""
+    cases, top = np.arange(len(logits)), logits.argmax(1)
+    highest = logits[cases, top]
+    # With t the class of the highest logit, o_j = exp(l_j - l_t) and o_t = 1. For k other than t,
+    # z_k = l_k - l_t - ln(1 + sum over j != t of o_j - o_k): all terms of the sum are positive, so
+    # little is lost in taking one away.
+    odds = np.exp(logits - highest[:, None])
+    odds[cases, top] = 0.0
+    scores: FloatArray = logits - highest[:, None] - np.log1p(odds.sum(1, keepdims=True) - odds)
+    # z_t = l_t - l_s - ln sum over j != t of exp(l_j - l_s), s the second highest.
+    others = logits.copy()
+    others[cases, top] = -np.inf
+    second = others.max(1)
+    rest = np.exp(others - second[:, None]).sum(1)
+    scores[cases, top] = highest - second - np.log(rest)
+    return scores
+
+
+def by_blocks(
+    features: np.ndarray, width: int, logits_of: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """Logits (m, K) of features (m, width), by blocks of rows in float64.
+
+    Raises ValueError for features of another width.
     """
     features = np.asarray(features)
     if features.ndim != 2 or features.shape[1] != width:
@@ -145,16 +205,7 @@ def probabilities_of(
     starts = range(0, max(1, len(features)), _ROWS_AT_ONCE)
     blocks = (features[start : start + _ROWS_AT_ONCE].astype(np.float64) for start in starts)
     logits: FloatArray = np.concatenate([logits_of(block) for block in blocks])
-    if task == "multilabel":
-        # sigmoid(z) = 1 / (1 + e^-z) = e^(-ln(1 + e^-z)), which overflows for no z
-        probabilities = np.exp(-np.logaddexp(0.0, -logits))
-    else:
-        # p_k = (1 - sum of floors) e^(z_k - max z) / sum_l e^(z_l - max z)
-        logits[:, floor_classes] = -np.inf
-        odds = np.exp(logits - logits.max(1, keepdims=True))
-        probabilities = odds * ((1.0 - floor_probabilities.sum()) / odds.sum(1, keepdims=True))
-    probabilities[:, floor_classes] = floor_probabilities
-    return probabilities
+    return logits
 
 
 def class_floors(members: IntArray, n_rows: IntArray | int, task: str) -> FloatArray:

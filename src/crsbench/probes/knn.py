@@ -71,6 +71,11 @@ class NeighbourProbe:
             [self._shares(features[start : start + _QUERIES_AT_ONCE]) for start in blocks]
         )
 
+    def predict(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Probabilities (m, K) and what ranks: the same, as shares do not saturate."""
+        shares = self.predict_proba(features)
+        return shares, shares
+
     def _shares(self, queries: np.ndarray) -> np.ndarray:
         """Shares of the classes (m, K), one search for the classes that are known for like rows."""
         shares = np.full((len(queries), self._truth.shape[1]), 0.5)

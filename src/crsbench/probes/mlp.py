@@ -14,11 +14,12 @@ from torch.nn import functional
 from crsbench.core.hashing import sha256_number
 from crsbench.metrics.arrays import UNKNOWN, IntArray
 from crsbench.probes.fitted import (
+    Decisions,
+    by_blocks,
     check_c_grid,
     class_floors,
     default_c,
     load_probe,
-    probabilities_of,
     save_probe,
 )
 from crsbench.probes.folds import assign_folds
@@ -88,14 +89,13 @@ class FittedPerceptron:
 
     def predict_proba(self, features: np.ndarray) -> np.ndarray:
         """Probabilities (m, K), float64, of features (m, d) standardised as in training."""
-        return probabilities_of(
-            features,
-            len(self.hidden_weights_),
-            self._logits,
-            self.task,
-            self.floor_classes_,
-            self.floor_probabilities_,
-        )
+        return self.predict(features)[0]
+
+    def predict(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Probabilities and log-odds, (m, K) each."""
+        logits = by_blocks(features, len(self.hidden_weights_), self._logits)
+        decided = Decisions(self.task, logits, self.floor_classes_, self.floor_probabilities_)
+        return decided.probabilities(), decided.log_odds()
 
     def _logits(self, block: np.ndarray) -> np.ndarray:
         # h = max(x W1 + b1, 0), (m, h); logits = h W2 + b2, (m, K)

@@ -96,8 +96,7 @@ class _Moved:
 
     def __init__(self, cases: TestedCases, weights: FloatArray) -> None:
         self.cases, self._weights = cases, weights
-        scores = cases.probabilities if cases.scores is None else cases.scores[..., cases.shared]
-        self._auroc, self._influence = auroc_influence(cases.truth, scores)
+        self._auroc, self._influence = auroc_influence(cases.truth, cases.ranking)
 
     @property
     def defined(self) -> list[str]:

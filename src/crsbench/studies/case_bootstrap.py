@@ -43,7 +43,7 @@ def case_bootstrap(
     difference excludes 0. Pairs are a before b in the alphabet.
 
     Args:
-        tested: by encoder, all of the same cases, with the probabilities of its seeds.
+        tested: by encoder, all of the same cases, with what its seeds say.
 
     Returns:
         The rows of the tables ``case_bootstrap`` and ``case_bootstrap_pairs``.
@@ -51,7 +51,7 @@ def case_bootstrap(
     encoders = sorted(tested)
     cases = [tested[name] for name in encoders]
     groups = cases[0].groups
-    aurocs = auroc_per_class(cases[0].truth, cases[0].probabilities[0])
+    aurocs = auroc_per_class(cases[0].truth, cases[0].ranking[0])
     defined = np.flatnonzero(~np.isnan(aurocs))
     whole = _macro_aurocs(cases, defined, np.ones((1, len(groups)), np.int64))
     common = {"dataset": dataset, "condition": condition}
@@ -93,8 +93,8 @@ def _macro_aurocs(
     for cases in encoders:
         truth = cases.truth[:, defined]
         of_seeds = [
-            resampled_auroc(truth, probabilities[:, defined], weights).mean(axis=1)
-            for probabilities in cases.probabilities
+            resampled_auroc(truth, scores[:, defined], weights).mean(axis=1)
+            for scores in cases.ranking
         ]
         columns.append(sum(of_seeds) / len(of_seeds))
     return np.stack(columns, axis=1)

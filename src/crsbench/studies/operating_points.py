@@ -8,7 +8,7 @@ at its word.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,7 @@ class Aim:
         kept = int(np.ceil(self.promised * len(wanted) - 1e-9))
         if self.rate == "sensitivity":
             return float(wanted[len(wanted) - kept]), len(wanted)
-        return float(np.nextafter(wanted[kept - 1], np.float32(np.inf))), len(wanted)
+        return float(np.nextafter(wanted[kept - 1], wanted.dtype.type(np.inf))), len(wanted)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class Target:
     positive: np.ndarray
     known: np.ndarray
     scores: np.ndarray
-    """(seeds, n) float32."""
+    """(seeds, n), what is compared to a threshold."""
 
 
 def target(
@@ -91,18 +91,49 @@ def target(
     return Target(name, (own == 1).any(axis=1), (own != UNKNOWN).all(axis=1), scores)
 
 
+def ranked_target(name: str, members: Sequence[str], cases: TestedCases) -> Target | None:
+    """As `target`, of cases with or without seeds; the scores are log-odds where cases have them.
+
+    Of several classes that exclude each other the log-odds are those of their sum. Labels that do
+    not exclude each other have none: their probabilities are added up.
+    """
+    given = cases.probabilities.reshape(-1, *cases.truth.shape)
+    one = target(name, members, list(cases.classes), cases.truth, given)
+    if one is None or cases.scores is None:
+        return one
+    columns = cases.shared[[cases.classes.index(member) for member in members]]
+    scores = cases.scores.reshape(len(given), len(cases), -1)
+    if len(columns) == 1:
+        return replace(one, scores=scores[:, :, columns[0]])
+    if cases.task == "multilabel":
+        return one
+    # ln p_k = -ln(1 + exp(-z_k)), and ln of the members' sum less ln of the others' sum.
+    logs = -np.logaddexp(0.0, -scores)
+    others = np.delete(logs, columns, axis=2)
+    sums = [np.logaddexp.reduce(part, axis=2) for part in (logs[:, :, columns], others)]
+    return replace(one, scores=sums[0] - sums[1])
+
+
 def thresholds(
     cell: CellCases, targets: Mapping[str, Sequence[str]], aim: Aim
-) -> dict[str, list[tuple[float, int]]]:
-    """For each target the threshold of each seed and the number of cases that it rests on."""
+) -> dict[str, list[tuple[float, int, float]]]:
+    """For each target of each seed the threshold, how many cases it rests on, and as probability.
+
+    The threshold is one of the scores of `ranked_target`.
+    """
     chosen = {}
     for name, members in targets.items():
         of_seeds = []
         for calibration in cell.calibration:
+            one = ranked_target(name, members, calibration)
             data = calibration.truth, calibration.probabilities[None]
-            one = target(name, members, list(cell.classes), *data)
+            displayed = target(name, members, list(cell.classes), *data)
             assert one is not None  # a cell judges all of its own classes
-            of_seeds.append(aim.threshold(one.positive[one.known], one.scores[0][one.known]))
+            assert displayed is not None
+            positive = one.positive[one.known]
+            cut, count = aim.threshold(positive, one.scores[0][one.known])
+            shown, _ = aim.threshold(positive, displayed.scores[0][one.known])
+            of_seeds.append((cut, count, shown))
         chosen[name] = of_seeds
     return chosen
 
@@ -127,7 +158,7 @@ def operating_points_of(
     clean: dict[str, FloatArray] = {}
     for condition, test in cell.tests.items():
         for name, members in targets.items():
-            cuts, counts = zip(*chosen[name], strict=True)
+            cuts, counts, shown = zip(*chosen[name], strict=True)
             row = {
                 "encoder": cell.encoder,
                 "dataset": cell.dataset,
@@ -135,10 +166,10 @@ def operating_points_of(
                 "target": name,
                 "aim": aim.rate,
                 "promised": aim.promised,
-                "threshold": float(np.mean(cuts)),
+                "threshold": float(np.mean(shown)),
                 "n_calibration": float(np.mean(counts)),
             }
-            one = target(name, members, list(test.classes), test.truth, test.probabilities)
+            one = ranked_target(name, members, test)
             found, achieved = _point(one, cuts, test, aim)
             if condition == CLEAN:
                 clean[name] = achieved

@@ -36,7 +36,7 @@ from crsbench.studies.operating_points import (
     Aim,
     Target,
     hits,
-    target,
+    ranked_target,
     targets_and_aim,
     thresholds,
 )
@@ -130,10 +130,10 @@ def group_auroc(
 ) -> FloatArray:
     """(r,) macro-AUROC over `classes` of the cases `rows`, mean over seeds; weights: (r, rows)."""
     total = np.zeros(len(weights))
-    for probabilities in test.probabilities:
-        scores = probabilities[rows][:, classes]
-        total += resampled_auroc(test.truth[rows][:, classes], scores, weights).mean(axis=1)
-    return total / len(test.probabilities)
+    for scores in test.ranking:
+        of_classes = scores[rows][:, classes]
+        total += resampled_auroc(test.truth[rows][:, classes], of_classes, weights).mean(axis=1)
+    return total / len(test.ranking)
 
 
 def group_ece(
@@ -252,13 +252,12 @@ def subgroups_of(
 def _cuts(
     test: TestedCases,
     targets: Mapping[str, Sequence[str]],
-    chosen: Mapping[str, Sequence[tuple[float, int]]],
+    chosen: Mapping[str, Sequence[tuple[float, int, float]]],
 ) -> list[tuple[Target, list[float]]]:
     found = []
     for name, of_seeds in chosen.items():
-        cuts = [cut for cut, _ in of_seeds]
-        data = list(test.classes), test.truth, test.probabilities
-        one = target(name, targets[name], *data)
+        cuts = [cut for cut, *_ in of_seeds]
+        one = ranked_target(name, targets[name], test)
         if one is not None and not np.isnan(cuts).any():
             found.append((one, cuts))
     return found
