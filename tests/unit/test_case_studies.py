@@ -409,7 +409,7 @@ def test_shift_detection_finds_what_is_external_and_nothing_where_nothing_is() -
 
 
 @pytest.mark.parametrize("members", [["b"], ["b", "c"]])
-def test_thresholds_tell_certain_cases_apart_by_their_log_odds(members: list[str]) -> None:
+def test_thresholds_separate_certain_cases_by_their_log_odds(members: list[str]) -> None:
     truth = np.eye(3, dtype=np.int8)[[1, 1, 0, 0, 0, 0]]
     logits = np.zeros((6, 3))
     logits[:, 1] = [60.0, 50.0, 45.0, 40.0, -1.0, -2.0]
