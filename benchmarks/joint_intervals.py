@@ -28,7 +28,7 @@ from crsbench.core.names import AGGREGATE
 from crsbench.metrics.influence import macro_auroc_influence, run_ece_influence
 from crsbench.metrics.statistics import draw_groups
 from crsbench.score import axes_table, load_scoring, seed_bootstrap
-from crsbench.score.axes import Plan
+from crsbench.score.axes import MeasurePlan
 from crsbench.score.joint import AUROC, ECE, INTERVALS, Resamples, joint_bootstrap
 
 SCORING = Path(__file__).parents[1] / "config" / "scoring.yaml"
@@ -115,7 +115,7 @@ def coverage(size: str, worlds: int, n_encoders: int, replicates: int) -> dict[s
     for _ in range(worlds):
         runs, resamples = world(random, size, n_encoders, 5, replicates)
         axes = axes_table(runs, scoring, {})
-        plans = {"d": Plan.of(runs, ())}
+        plans = {"d": MeasurePlan.of(runs, ())}
         found = joint_bootstrap(axes, resamples, plans, scoring)
         tables.append(found.table[found.table["dataset"] != AGGREGATE])
         pairs.append(found.pairs[found.pairs["dataset"] != AGGREGATE])

@@ -12,7 +12,7 @@ from crsbench.core.errors import UserError
 from crsbench.metrics.discrimination import resampled_auroc
 from crsbench.metrics.influence import macro_auroc_influence
 from crsbench.score import axes_table, crs_table, load_scoring
-from crsbench.score.axes import Plan
+from crsbench.score.axes import MeasurePlan
 from crsbench.score.joint import AUROC, ECE, Resamples, joint_bootstrap, seed_weights
 from worlds.studies import SCORING_FILE
 
@@ -45,7 +45,7 @@ def panel(
 
 def made(runs: pd.DataFrame, resamples: dict[tuple[str, str], Resamples], **options: object):
     axes = axes_table(runs, SCORING, {})
-    plans = Plan.by_dataset(runs, {})
+    plans = MeasurePlan.by_dataset(runs, {})
     return joint_bootstrap(axes, resamples, plans, SCORING, **options)  # type: ignore[arg-type]
 
 

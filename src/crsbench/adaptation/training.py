@@ -73,7 +73,7 @@ class Labelled:
         return class_floors(members, n_rows, self.task)
 
 
-class Pixels:
+class PixelCache:
     """The pixels of images by row, decoded ahead by workers, kept as long as there is room."""
 
     def __init__(self, images: ImageViews, workers: int) -> None:
@@ -169,7 +169,7 @@ def train(
     optimizer = torch.optim.AdamW(_groups(parameters, recipe), betas=(0.9, 0.999), eps=1e-8)
     state = Progress(recipe.batch_size)
     _load(checkpoint, identity, parameters, optimizer, state)
-    pixels = Pixels(labelled.images, workers)
+    pixels = PixelCache(labelled.images, workers)
     loop = _Loop(model, labelled, recipe, optimizer, pixels, device, state)
     while state.epoch < recipe.epochs:
         loss = loop.fit_epoch(state.epoch)
@@ -207,7 +207,7 @@ class _Loop:
     labelled: Labelled
     recipe: Recipe
     optimizer: torch.optim.Optimizer
-    pixels: Pixels
+    pixels: PixelCache
     device: torch.device
     state: Progress
 

@@ -17,7 +17,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Layout:
+class CheckpointLayout:
     """wrapper: the key that the tensors stand under, in a checkpoint that is no bare mapping."""
 
     wrapper: str | None
@@ -94,10 +94,10 @@ def biovil_t(tensors: Tensors, model: torch.nn.Module) -> dict[str, torch.Tensor
     return found
 
 
-LAYOUTS: Mapping[str, Layout] = {
-    "panderm": Layout("model", panderm),
-    "retfound_mae": Layout("model", retfound_mae),
-    "retfound_dinov2": Layout("teacher", retfound_dinov2),
-    "biovil": Layout(None, biovil),
-    "biovil_t": Layout(None, biovil_t),
+LAYOUTS: Mapping[str, CheckpointLayout] = {
+    "panderm": CheckpointLayout("model", panderm),
+    "retfound_mae": CheckpointLayout("model", retfound_mae),
+    "retfound_dinov2": CheckpointLayout("teacher", retfound_dinov2),
+    "biovil": CheckpointLayout(None, biovil),
+    "biovil_t": CheckpointLayout(None, biovil_t),
 }

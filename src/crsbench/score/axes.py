@@ -105,7 +105,7 @@ def axes_table(
         raise ValueError(f"{AGGREGATE!r} is reserved and cannot be the name of a data set")
     records = []
     for dataset, of_dataset in runs.groupby("dataset", sort=True):
-        plan = Plan.of(of_dataset, shift_targets.get(str(dataset), ()))
+        plan = MeasurePlan.of(of_dataset, shift_targets.get(str(dataset), ()))
         for encoder, of_encoder in of_dataset.groupby("encoder", sort=True):
             ids = {"encoder": encoder, "dataset": dataset}
             by_seed = dict(iter(of_encoder.groupby("seed")))
@@ -137,7 +137,7 @@ def finish_axes(measures: pd.DataFrame, scoring: Scoring) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class Plan:
+class MeasurePlan:
     """What the runs of one data set, over all its encoders, consist of."""
 
     seeds: list[int]
@@ -147,7 +147,7 @@ class Plan:
     targets: list[str]
 
     @classmethod
-    def of(cls, runs: pd.DataFrame, targets: Iterable[str]) -> "Plan":
+    def of(cls, runs: pd.DataFrame, targets: Iterable[str]) -> "MeasurePlan":
         targets = sorted(targets)
         percents = runs.loc[(runs["condition"] == CLEAN) & (runs["percent"] < 100), "percent"]
         conditions = set(runs.loc[runs["percent"] == 100, "condition"])
@@ -161,7 +161,7 @@ class Plan:
     @classmethod
     def by_dataset(
         cls, runs: pd.DataFrame, shift_targets: Mapping[str, Sequence[str]]
-    ) -> dict[str, "Plan"]:
+    ) -> dict[str, "MeasurePlan"]:
         """By data set of the table of runs."""
         return {
             str(dataset): cls.of(rows, shift_targets.get(str(dataset), ()))
@@ -177,7 +177,7 @@ class Plan:
         ]
 
 
-def _measures(runs: pd.DataFrame | None, plan: Plan) -> dict[str, float | str | None]:
+def _measures(runs: pd.DataFrame | None, plan: MeasurePlan) -> dict[str, float | str | None]:
     """Measures of one encoder, data set and seed, and why any is missing."""
     auroc: dict[RunKey, float] = {}
     on_both_sides: dict[RunKey, float] = {}
@@ -200,7 +200,7 @@ def _measures(runs: pd.DataFrame | None, plan: Plan) -> dict[str, float | str | 
 
 
 def measures_of(
-    auroc: Mapping[RunKey, Value], ece: Value, shifted: Sequence[Value], plan: Plan
+    auroc: Mapping[RunKey, Value], ece: Value, shifted: Sequence[Value], plan: MeasurePlan
 ) -> dict[str, Value]:
     """The measures of a cell from its macro-AUROCs, ECE and drops to the shift targets.
 
@@ -234,7 +234,7 @@ def measures_of(
 
 
 def _why_missing(
-    auroc: Mapping[RunKey, float], ece: float, shifted: Sequence[float], plan: Plan
+    auroc: Mapping[RunKey, float], ece: float, shifted: Sequence[float], plan: MeasurePlan
 ) -> str | None:
     reasons = []
     if not plan.percents:

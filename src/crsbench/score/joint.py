@@ -22,7 +22,7 @@ from crsbench.core.hashing import sha256_number
 from crsbench.core.names import AGGREGATE
 from crsbench.metrics.arrays import BoolArray, FloatArray, IntArray
 from crsbench.metrics.statistics import competition_rank
-from crsbench.score.axes import Plan, RunKey, measures_of
+from crsbench.score.axes import MeasurePlan, RunKey, measures_of
 from crsbench.score.crs import Panel, crs_components
 from crsbench.score.reference import Reference
 from crsbench.score.scoring import Scoring
@@ -57,7 +57,7 @@ class Resamples:
         replicates = np.concatenate([self.values[None], self.values + self.changes])
         return {name: replicates[..., m] for m, name in enumerate(self.statistics)}
 
-    def measures(self, plan: Plan) -> dict[str, FloatArray]:
+    def measures(self, plan: MeasurePlan) -> dict[str, FloatArray]:
         """By measure (1 + R, S)."""
         found = self.by_name()
         auroc: dict[RunKey, FloatArray] = {
@@ -87,7 +87,7 @@ class JointBootstrap:
 def joint_bootstrap(
     axes: pd.DataFrame,
     resamples: Mapping[tuple[str, str], Resamples],
-    plans: Mapping[str, Plan],
+    plans: Mapping[str, MeasurePlan],
     scoring: Scoring,
     reference: Reference | None = None,
     floors: Collection[str] = (),
@@ -111,7 +111,7 @@ def joint_bootstrap(
     Args:
         axes: from :func:`crsbench.score.axes_table`.
         resamples: by encoder and data set.
-        plans: by data set what its measures are made of, :meth:`Plan.of` of its runs.
+        plans: by data set what its measures are made of, :meth:`MeasurePlan.of` of its runs.
         scoring: anchors and weights that made ``axes``.
         reference: a frozen reference; its encoders stay at their frozen values.
         floors: as for :func:`crsbench.score.crs_table`.
@@ -178,7 +178,7 @@ def _replicated_measures(
     panel: Panel,
     dataset: str,
     resamples: Mapping[tuple[str, str], Resamples],
-    plans: Mapping[str, Plan],
+    plans: Mapping[str, MeasurePlan],
     weights: FloatArray,
     encoders: npt.NDArray[np.str_],
 ) -> dict[str, FloatArray]:
