@@ -128,3 +128,20 @@ def test_the_linear_bootstrap_is_that_of_recounting() -> None:
     counted = resampled_auroc(truth, scores, weights).mean(axis=1)
     assert np.corrcoef(linear, counted)[0, 1] > 0.995
     assert linear.std() == pytest.approx(counted.std(), rel=0.03)
+
+
+@pytest.mark.parametrize("floors", [["a"], []])
+def test_one_encoder_or_a_floor_alone_has_no_score_and_no_row(floors: list[str]) -> None:
+    found = made(*panel({"a": 0.9}, 0.01), floors=floors)
+    assert found.table.empty
+    assert found.pairs.empty
+    assert {"crs_low", "rank_low", "n_cases"} <= set(found.table)
+
+
+def test_an_encoder_without_a_value_is_left_out() -> None:
+    runs, resamples = panel({"a": 0.9, "b": 0.8, "c": 0.7}, 0.01)
+    resamples["b", "d"].values[:, 3] = np.nan
+    runs.loc[(runs["encoder"] == "b") & (runs["condition"] == "jpeg-1"), "macro_auroc"] = np.nan
+    found = made(runs, resamples)
+    assert set(found.table["encoder"]) == {"a", "c"}
+    assert len(found.pairs[found.pairs["dataset"] == "d"]) == 1
