@@ -167,4 +167,6 @@ def test_rules_to_force_exist(home: Path) -> None:
         for line in commands_of(document):
             if "--forcerun" in line:
                 for name in re.sub(r"\s+#.*$", "", line).split("--forcerun ")[1].split():
-                    assert re.search(rf"^ *rule {name}:", rules, re.MULTILINE), (document, name)
+                    assert re.search(
+                        rf"^ *(?:rule|use rule \w+ as) {name}(?::| with:)", rules, re.MULTILINE
+                    ), (document, name)
