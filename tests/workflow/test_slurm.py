@@ -198,7 +198,7 @@ def test_every_rule_that_asks_for_a_gpu_or_for_memory_of_its_own_is_named_in_the
     assert {"features", "adapt", "adapted_runs", "depth_features", "probes", "manifest"} <= asking
     profile = (HOME / "profiles/slurm/config.yaml").read_text("utf-8")
     named = set(re.findall(r"^#   (\w+): \{", profile, re.MULTILINE))
-    inherited = {f"{name}_together" for name in ("features", "shift_features")}
+    inherited = {"shift_features", "features_together", "shift_features_together"}  # by `use rule`
     assert named == asking | inherited
     # The one rule without a name of its own, a job of control probes, is named beside them.
     nameless = [
