@@ -200,11 +200,12 @@ def test_every_rule_that_asks_for_a_gpu_or_for_memory_of_its_own_is_named_in_the
     named = set(re.findall(r"^#   (\w+): \{", profile, re.MULTILINE))
     inherited = {"shift_features", "features_together", "shift_features_together"}  # by `use rule`
     assert named == asking | inherited
-    # The one rule without a name of its own, a job of control probes, is named beside them.
-    nameless = [
+    # Rules without a name of their own: a job of control probes is named beside them, those of the
+    # studies ask for the default.
+    nameless = sorted(
         file.name
         for file in (HOME / "workflow/rules").glob("*.smk")
         if re.search(r"^ *rule:$", file.read_text("utf-8"), re.MULTILINE)
-    ]
-    assert nameless == ["control_probes.smk"]
+    )
+    assert nameless == ["control_probes.smk", "studies.smk"]
     assert "control_runs_ENCODER@DATASET" in profile

@@ -10,19 +10,6 @@ ADAPTER_FILES = [
 RECIPE = Recipe.from_settings(ADAPTATION) if "rank" in ADAPTATION else None
 
 
-def settings_of_adapted(wc):
-    """To embed the images of a training's data set and of its shift targets."""
-    check_cell(wc)
-    datasets = [wc.dataset, *CONFIG.datasets[wc.dataset].shift]
-    return ExtractionSettings.of(CONFIG, [wc.encoder], datasets)
-
-
-def adapted_targets(wc):
-    """The shift targets that an adapted encoder is tested on."""
-    conditions = GRID.adapted_conditions(wc.dataset, int(wc.percent))
-    return [name for name in conditions if name in CONFIG.targets]
-
-
 rule adapt:
     input:
         manifest=LAYOUT.manifest,

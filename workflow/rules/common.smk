@@ -309,6 +309,25 @@ def needs_of_control(cells, what):
     return lambda wc, attempt: getattr(control_needs(CONFIG, cells).at(attempt), what)
 
 
+def settings_of_adapted(wc):
+    """To embed the images of a training's data set and of its shift targets."""
+    check_cell(wc)
+    datasets = [wc.dataset, *CONFIG.datasets[wc.dataset].shift]
+    return ExtractionSettings.of(CONFIG, [wc.encoder], datasets)
+
+
+def adapted_targets(wc):
+    """The shift targets that an adapted encoder is tested on."""
+    conditions = GRID.adapted_conditions(wc.dataset, int(wc.percent))
+    return [name for name in conditions if name in CONFIG.targets]
+
+
+def adaptation_studies(_):
+    if not ADAPTATION_STUDIES:
+        raise WorkflowError("The config has no section `adaptation`; config/README.md explains it.")
+    return expand(LAYOUT.study, study=ADAPTATION_STUDIES)
+
+
 def table(name):
     return LAYOUT.at(LAYOUT.table, table=name)
 

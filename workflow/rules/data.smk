@@ -104,6 +104,8 @@ rule audit:
 rule audits:
     input:
         expand(LAYOUT.audit, dataset=[*CONFIG.datasets, *CONFIG.targets]),
+    log:
+        LAYOUT.log("audits"),
     params:
         pages=expand(LAYOUT.audit_page, dataset=[*CONFIG.datasets, *CONFIG.targets]),
     run:

@@ -62,12 +62,6 @@ TABLES_BESIDE = {
 }
 
 
-def adaptation_studies(_):
-    if not ADAPTATION_STUDIES:
-        raise WorkflowError("The config has no section `adaptation`; config/README.md explains it.")
-    return expand(LAYOUT.study, study=ADAPTATION_STUDIES)
-
-
 # A job for each kind of need: they differ in what they wait for and in what they cost.
 for job in sorted({one.job for one in STUDIES.values()}):
     names = [name for name, one in STUDIES.items() if one.job == job]
