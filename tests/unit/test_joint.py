@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from crsbench.core.errors import UserError
+from crsbench.core.files import write_arrays
 from crsbench.metrics.discrimination import resampled_auroc
 from crsbench.metrics.influence import macro_auroc_influence
 from crsbench.score import axes_table, crs_table, load_scoring
 from crsbench.score.axes import MeasurePlan
 from crsbench.score.joint import AUROC, ECE, Resamples, joint_bootstrap, seed_weights
+from crsbench.score.resampling import read_resamples
 from worlds.studies import SCORING_FILE
 
 SCORING = load_scoring(SCORING_FILE)
@@ -145,3 +148,20 @@ def test_an_encoder_without_a_value_is_left_out() -> None:
     found = made(runs, resamples)
     assert set(found.table["encoder"]) == {"a", "c"}
     assert len(found.pairs[found.pairs["dataset"] == "d"]) == 1
+
+
+@pytest.mark.parametrize("damaged", ["seeds", "values", "changes"])
+def test_resamples_that_do_not_fit_together_are_refused(damaged: str, tmp_path: Path) -> None:
+    arrays = {
+        "statistics": np.array(["clean\t100\tece", "clean\t100\tmacro_auroc"]),
+        "seeds": np.arange(3),
+        "values": np.zeros((3, 2)),
+        "changes": np.zeros((5, 3, 2)),
+        "sizes": np.array([9, 4]),
+    }
+    write_arrays(tmp_path / "whole.npz", **arrays)
+    assert read_resamples(tmp_path / "whole.npz").n_groups == 4
+    arrays[damaged] = arrays[damaged][..., :-1]
+    write_arrays(tmp_path / "odd.npz", **arrays)
+    with pytest.raises(UserError, match="do not fit together"):
+        read_resamples(tmp_path / "odd.npz")

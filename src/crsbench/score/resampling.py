@@ -86,7 +86,7 @@ def read_resamples(file: Path | str) -> Resamples:
         parts = arrays["seeds"], arrays["values"], arrays["changes"]
     except (KeyError, ValueError) as error:
         raise damaged(file, error) from error
-    if parts[2].shape[1:] != parts[1].shape != (len(parts[0]), len(statistics)):
+    if not parts[2].shape[1:] == parts[1].shape == (len(parts[0]), len(statistics)):
         raise UserError(f"{file} holds arrays that do not fit together; delete it and rerun.")
     return Resamples(statistics, *parts, cases, groups)
 
