@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from crsbench.core.names import AGGREGATE, CLEAN, SEED_MEAN
+from crsbench.core.names import AGGREGATE, CLEAN, SEED_MEAN, number
 from crsbench.core.plotting import GROUP_COLOURS
 from crsbench.metrics.statistics import (
     competition_rank,
@@ -17,7 +17,7 @@ from crsbench.metrics.statistics import (
     top_k_overlap,
 )
 from crsbench.score import axes_table, crs_table
-from crsbench.studies.base import MIN_ENCODERS, number
+from crsbench.studies.base import MIN_ENCODERS
 from crsbench.studies.figures import Figure, group_legend, panels
 from crsbench.studies.inputs import Inputs
 from crsbench.studies.registry import Finding, Study, fields, not_run, study

@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from crsbench.core.names import AGGREGATE, CLEAN
+from crsbench.core.names import AGGREGATE, CLEAN, number
 from crsbench.core.plotting import COLOURS
 from crsbench.metrics.statistics import spearman_rho
-from crsbench.studies.base import MIN_ENCODERS, mean_by_encoder, number
+from crsbench.studies.base import MIN_ENCODERS, mean_by_encoder
 from crsbench.studies.figures import Figure, panels
 from crsbench.studies.inputs import Inputs
 from crsbench.studies.registry import CELL, Study, fields, not_run, study

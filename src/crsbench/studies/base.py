@@ -16,7 +16,6 @@ from crsbench.core.files import (
     read_checksummed,
     write_table,
 )
-from crsbench.core.names import number as number
 from crsbench.core.plotting import house_style, svg_text
 from crsbench.studies.registry import Finding, Study
 

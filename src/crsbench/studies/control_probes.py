@@ -7,11 +7,11 @@ from itertools import combinations
 
 import pandas as pd
 
-from crsbench.core.names import AGGREGATE
+from crsbench.core.names import AGGREGATE, number
 from crsbench.metrics.statistics import inverted_pairs, kendall_tau, spearman_rho
 from crsbench.probes import LOGISTIC, NEIGHBOURS, PERCEPTRON
 from crsbench.score import axes_table, crs_table
-from crsbench.studies.base import MIN_ENCODERS, mean_by_encoder, number, too_few
+from crsbench.studies.base import MIN_ENCODERS, mean_by_encoder, too_few
 from crsbench.studies.figures import Figure, group_legend, named_points, panels
 from crsbench.studies.inputs import Inputs
 from crsbench.studies.registry import Finding, Row, Study, fields, not_run, study

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pandas as pd
 
+from crsbench.core.names import number
 from crsbench.metrics.statistics import spearman_rho
 from crsbench.score.crs import Panel
-from crsbench.studies.base import MIN_ENCODERS, number
+from crsbench.studies.base import MIN_ENCODERS
 from crsbench.studies.figures import Figure, group_legend, named_points, panels
 from crsbench.studies.inputs import Inputs
 from crsbench.studies.registry import CELL, Finding, Study, fields, not_run, study

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from crsbench.core.names import number
 from crsbench.metrics.statistics import welch_test
-from crsbench.studies.base import MEDICAL_GROUPS, number
+from crsbench.studies.base import MEDICAL_GROUPS
 from crsbench.studies.figures import Figure, group_legend, panels
 from crsbench.studies.inputs import Inputs
 from crsbench.studies.registry import Finding, Study, fields, not_run, study

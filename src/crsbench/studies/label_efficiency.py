@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from crsbench.core.names import CLEAN
-from crsbench.studies.base import MEDICAL_GROUPS, number
+from crsbench.core.names import CLEAN, number
+from crsbench.studies.base import MEDICAL_GROUPS
 from crsbench.studies.figures import Figure, line_style, panels
 from crsbench.studies.inputs import Inputs
 from crsbench.studies.registry import Finding, Study, fields, not_run, study

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from crsbench.core.names import AGGREGATE
+from crsbench.core.names import AGGREGATE, number
 from crsbench.metrics.statistics import kendall_tau, spearman_rho
-from crsbench.studies.base import MIN_ENCODERS, mean_by_encoder, number
+from crsbench.studies.base import MIN_ENCODERS, mean_by_encoder
 from crsbench.studies.figures import Figure, encoder_points, group_legend, panels
 from crsbench.studies.inputs import Inputs
 from crsbench.studies.registry import Finding, Study, fields, not_run, study

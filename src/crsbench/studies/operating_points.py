@@ -15,11 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from crsbench.core.names import CLEAN
+from crsbench.core.names import CLEAN, number
 from crsbench.evaluation.cases import CellCases, TestedCases
 from crsbench.metrics.arrays import UNKNOWN
 from crsbench.metrics.statistics import percentile_interval, with_intervals
-from crsbench.studies.base import number
 from crsbench.studies.figures import Figure, dataset_panels, dots, line_legend, lines
 from crsbench.studies.inputs import Inputs
 from crsbench.studies.registry import TESTED, Finding, Row, Study, fields, not_run, study

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from crsbench.core.names import AGGREGATE
+from crsbench.core.names import AGGREGATE, number
 from crsbench.metrics.statistics import (
     competition_rank,
     inverted_pairs,
@@ -13,7 +13,7 @@ from crsbench.metrics.statistics import (
     spearman_rho,
     top_k_overlap,
 )
-from crsbench.studies.base import MIN_ENCODERS, number, too_few
+from crsbench.studies.base import MIN_ENCODERS, too_few
 from crsbench.studies.figures import Figure, encoder_points, group_legend, panels
 from crsbench.studies.inputs import Inputs
 from crsbench.studies.registry import Row, Study, fields, not_run, study

@@ -9,10 +9,9 @@ import numpy as np
 import pandas as pd
 
 from crsbench.calibration import CHOSEN, METHODS, NONE, SOURCE
-from crsbench.core.names import CLEAN
+from crsbench.core.names import CLEAN, number
 from crsbench.core.plotting import COLOURS, GREY
 from crsbench.metrics.statistics import t_interval
-from crsbench.studies.base import number
 from crsbench.studies.figures import Axes, Figure
 from crsbench.studies.inputs import Inputs
 from crsbench.studies.registry import Finding, Study, fields, not_run, study

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from crsbench.core.names import CLEAN
+from crsbench.core.names import CLEAN, number
 from crsbench.evaluation.cases import CellCases, TestedCases
 from crsbench.metrics.arrays import UNKNOWN
 from crsbench.metrics.calibration_error import top_label
 from crsbench.metrics.statistics import with_intervals
-from crsbench.studies.base import number
 from crsbench.studies.figures import Figure, dataset_panels, dots, line_legend, lines
 from crsbench.studies.inputs import Inputs
 from crsbench.studies.operating_points import kept_promise, mean_by_condition

@@ -15,13 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from crsbench.core.hashing import sha256_number
-from crsbench.core.names import CLEAN
+from crsbench.core.names import CLEAN, number
 from crsbench.data.splits import CALIBRATION, TEST, TRAIN, read_split
 from crsbench.evaluation.runs import unseen
 from crsbench.features.store import read_features
 from crsbench.metrics.discrimination import resampled_auroc
 from crsbench.metrics.statistics import draw_groups, with_intervals
-from crsbench.studies.base import number
 from crsbench.studies.figures import Figure, dots
 from crsbench.studies.inputs import Inputs
 from crsbench.studies.registry import TESTED, Finding, Row, Study, fields, not_run, study

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from crsbench.core.names import CLEAN
+from crsbench.core.names import CLEAN, number
 from crsbench.metrics.statistics import Correlation, pearson
 from crsbench.score.axes import BOTH_SIDES
-from crsbench.studies.base import MIN_ENCODERS, number
+from crsbench.studies.base import MIN_ENCODERS
 from crsbench.studies.figures import Figure, group_legend, panels
 from crsbench.studies.inputs import Inputs
 from crsbench.studies.registry import Finding, Study, fields, not_run, study

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from crsbench.core.errors import UserError
-from crsbench.core.names import CLEAN, SEED_MEAN, nearest
+from crsbench.core.names import CLEAN, SEED_MEAN, nearest, number
 from crsbench.evaluation.cases import CellCases, TestedCases
 from crsbench.metrics.calibration_error import resampled_calibration_error, top_label
 from crsbench.metrics.discrimination import resampled_auroc
@@ -29,7 +29,6 @@ from crsbench.metrics.statistics import (
     value_with_interval,
 )
 from crsbench.score import AXES
-from crsbench.studies.base import number
 from crsbench.studies.figures import Figure, dots
 from crsbench.studies.inputs import Inputs
 from crsbench.studies.operating_points import (

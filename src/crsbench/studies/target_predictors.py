@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from crsbench.core.names import SEED_MEAN
+from crsbench.core.names import SEED_MEAN, number
 from crsbench.core.plotting import short
 from crsbench.metrics.statistics import spearman_rho
 from crsbench.score import AXES
-from crsbench.studies.base import MIN_ENCODERS, number
+from crsbench.studies.base import MIN_ENCODERS
 from crsbench.studies.external_validity import without_shift
 from crsbench.studies.figures import Figure, panels
 from crsbench.studies.inputs import Inputs
